@@ -1,0 +1,1 @@
+"""Attribution for xcfg: floors, effects, minimal alignment, signatures."""

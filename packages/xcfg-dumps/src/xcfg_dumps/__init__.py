@@ -1,0 +1,1 @@
+"""Readers of foreign log probability dumps for xcfg."""

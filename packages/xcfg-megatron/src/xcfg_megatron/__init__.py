@@ -1,0 +1,1 @@
+"""The training adapter of xcfg for Megatron-core."""

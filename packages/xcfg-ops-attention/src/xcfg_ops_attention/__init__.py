@@ -1,0 +1,1 @@
+"""Attention operators for xcfg."""

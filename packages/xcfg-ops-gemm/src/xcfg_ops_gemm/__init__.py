@@ -1,0 +1,1 @@
+"""GEMM operators for xcfg."""

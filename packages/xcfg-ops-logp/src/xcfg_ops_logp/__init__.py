@@ -1,0 +1,1 @@
+"""Selected log probability for xcfg: the operator contract and its reference backend."""

@@ -1,0 +1,1 @@
+"""The conformance kit that authors of xcfg plugins run; a pytest plugin."""

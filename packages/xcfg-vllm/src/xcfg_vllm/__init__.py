@@ -1,0 +1,1 @@
+"""The rollout adapter of xcfg for vLLM."""
