@@ -1,0 +1,201 @@
+"""Read and write frozen rollouts (layout: schema/identity.py). numpy only; nothing here knows an engine."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
+
+from xcfg.errors import IdentityError
+from xcfg.schema.codec import decode_json, pretty_json
+from xcfg.schema.identity import (
+    ROLLOUT_SCHEMA,
+    CheckpointRef,
+    RolloutManifest,
+    SamplingRecord,
+    SequenceRecord,
+    TokenizerRef,
+)
+
+MANIFEST_FILE = "manifest.json"
+TENSORS_FILE = "rollout.safetensors"
+REQUIRED: dict[str, str] = {
+    "token_ids": "int64",
+    "offsets": "int64",
+    "active_mask": "bool",
+    "attention_mask": "bool",
+    "position_ids": "int64",
+    "selected_token_ids": "int64",
+    "segment": "int8",
+    "weight_version": "int32",
+}
+OPTIONAL: dict[str, str] = {"recorded_logprob": "float32"}
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """A frozen rollout in memory: `manifest`, flat arrays over T tokens, and the SHA-256 that names it."""
+
+    manifest: RolloutManifest
+    tensors: dict[str, NDArray[np.generic]]
+    sha256: str
+    path: Path | None = None
+
+    @property
+    def offsets(self) -> NDArray[np.int64]:
+        """int64 [S + 1]."""
+        return self.tensors["offsets"].astype(np.int64, copy=False)
+
+    @property
+    def token_ids(self) -> NDArray[np.int64]:
+        """int64 [T]."""
+        return self.tensors["token_ids"].astype(np.int64, copy=False)
+
+    @property
+    def active(self) -> NDArray[np.bool_]:
+        """bool [T]: the tokens that are compared."""
+        return self.tensors["active_mask"].astype(np.bool_, copy=False)
+
+    @property
+    def sequence_count(self) -> int:
+        """S."""
+        return len(self.offsets) - 1
+
+    def span(self, sequence: int) -> slice:
+        """The flat indices of one sequence."""
+        return slice(int(self.offsets[sequence]), int(self.offsets[sequence + 1]))
+
+    def sequence_index(self) -> NDArray[np.int64]:
+        """int64 [T]: which sequence each flat token belongs to."""
+        return np.repeat(np.arange(self.sequence_count), np.diff(self.offsets))
+
+
+def make_rollout(
+    tensors: dict[str, NDArray[np.generic]],
+    *,
+    checkpoint: CheckpointRef,
+    tokenizer: TokenizerRef | None = None,
+    sampling: SamplingRecord | None = None,
+    request_ids: list[str] | None = None,
+    **manifest: object,
+) -> Rollout:
+    """Return a checked Rollout; dtypes are brought to the table's. Raises IdentityError, naming the fields."""
+    arrays = {
+        name: np.ascontiguousarray(tensors[name], dtype=dtype)
+        for name, dtype in {**REQUIRED, **OPTIONAL}.items()
+        if name in tensors
+    }
+    check_tensors(arrays)
+    offsets, active = arrays["offsets"], arrays["active_mask"]
+    count = len(offsets) - 1
+    ids = request_ids or [f"sequence-{index}" for index in range(count)]
+    record = RolloutManifest(
+        schema_version=ROLLOUT_SCHEMA,
+        checkpoint=checkpoint,
+        tokenizer=tokenizer or TokenizerRef(),
+        sampling=sampling or SamplingRecord(),
+        sequences=tuple(
+            SequenceRecord(
+                request_id=ids[index],
+                length=int(offsets[index + 1] - offsets[index]),
+                active_tokens=int(active[offsets[index] : offsets[index + 1]].sum()),
+            )
+            for index in range(count)
+        ),
+        token_count=int(offsets[-1]),
+        active_count=int(active.sum()),
+        tensors_sha256=hashlib.sha256(save(arrays)).hexdigest(),
+        **manifest,  # type: ignore[arg-type]
+    )
+    return Rollout(record, arrays, hashlib.sha256(pretty_json(record)).hexdigest())
+
+
+def check_tensors(tensors: dict[str, NDArray[np.generic]]) -> None:
+    """Check presence, dtype, shape and the logical rules; IdentityError names each field at fault."""
+    faults = [f"{name} is missing" for name in REQUIRED if name not in tensors]
+    for name, dtype in {**REQUIRED, **OPTIONAL}.items():
+        if name in tensors and str(tensors[name].dtype) != dtype:
+            faults.append(f"{name} is {tensors[name].dtype}, not {dtype}")
+    if not faults:
+        faults = _logical_faults(tensors)
+    if faults:
+        raise IdentityError("the rollout is not valid: " + "; ".join(faults), hint="Freeze it again with `xcfg freeze`.")
+
+
+def _logical_faults(tensors: dict[str, NDArray[np.generic]]) -> list[str]:
+    offsets = tensors["offsets"]
+    if offsets.ndim != 1 or len(offsets) < 2 or offsets[0] != 0 or bool((np.diff(offsets) <= 0).any()):  # type: ignore[operator]
+        return ["offsets must start at 0 and rise by at least one token per sequence"]
+    total = int(offsets[-1])
+    faults = [
+        f"{name} has shape {array.shape}, not ({total},)"
+        for name, array in tensors.items()
+        if name != "offsets" and array.shape != (total,)
+    ]
+    if faults:
+        return faults
+    active = tensors["active_mask"].astype(np.bool_)
+    if bool(active[offsets[:-1]].any()):
+        faults.append("active_mask marks the first position of a sequence, which has no logits before it")
+    if bool((tensors["token_ids"] != tensors["selected_token_ids"])[active].any()):
+        faults.append("selected_token_ids do not follow from token_ids on active positions")
+    if bool((tensors["token_ids"] < 0).any()):  # type: ignore[operator]
+        faults.append("token_ids has a negative id")
+    if bool((active & ~tensors["attention_mask"].astype(np.bool_)).any()):
+        faults.append("active_mask marks a position that attention_mask hides")
+    return faults
+
+
+def write_rollout(rollout: Rollout, folder: Path) -> Path:
+    """Write the two files of `rollout` into the new folder `folder`, whole or not at all; return it."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    temporary = folder.parent / f".tmp-{folder.name}-{os.getpid()}"
+    temporary.mkdir()
+    for name, data in (
+        (TENSORS_FILE, save(rollout.tensors)),
+        (MANIFEST_FILE, pretty_json(rollout.manifest)),
+    ):
+        with (temporary / name).open("wb") as stream:
+            stream.write(data)
+            stream.flush()
+            os.fsync(stream.fileno())
+    temporary.rename(folder)
+    return folder
+
+
+def read_rollout(folder: Path, *, sha256: str = "") -> Rollout:
+    """Return the frozen rollout in `folder`, checked against its manifest and, if given, the manifest's digest.
+
+    Raises IdentityError when a file is missing, altered or logically wrong.
+    """
+    try:
+        manifest_bytes = (folder / MANIFEST_FILE).read_bytes()
+        tensor_bytes = (folder / TENSORS_FILE).read_bytes()
+    except OSError as error:
+        raise IdentityError(
+            f"the frozen rollout {str(folder)!r} cannot be read: {error.strerror} ({Path(error.filename).name})",
+            hint="A frozen rollout is a folder with manifest.json and rollout.safetensors; make one with `xcfg freeze`.",
+        ) from None
+    actual = hashlib.sha256(manifest_bytes).hexdigest()
+    if sha256 and actual != sha256:
+        raise IdentityError(
+            f"the frozen rollout {str(folder)!r} has digest {actual}, the experiment names {sha256}",
+            hint="Name the digest that `xcfg freeze` printed, or point the experiment at the right folder.",
+        )
+    manifest = decode_json(manifest_bytes, RolloutManifest, source=str(folder / MANIFEST_FILE))
+    if manifest.schema_version != ROLLOUT_SCHEMA:
+        raise IdentityError(f"unknown schema_version {manifest.schema_version!r}", hint=f"Known: {ROLLOUT_SCHEMA}.")
+    if hashlib.sha256(tensor_bytes).hexdigest() != manifest.tensors_sha256:
+        raise IdentityError(f"{TENSORS_FILE} in {str(folder)!r} is not the file that its manifest names")
+    try:
+        tensors: dict[str, NDArray[np.generic]] = dict(load(tensor_bytes))
+    except SafetensorError as error:
+        raise IdentityError(f"{TENSORS_FILE} in {str(folder)!r} is malformed: {error}") from None
+    check_tensors(tensors)
+    return Rollout(manifest, tensors, actual, folder)

@@ -1,0 +1,78 @@
+"""What the objects behind a `factory` string implement. Types only; importing this imports nothing heavy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    import torch
+
+    from xcfg.identity.rollout import Rollout
+    from xcfg.schema.worker import BuildReport, ScoreReport, ScoreRequest, WorkerSpec
+
+
+@dataclass(frozen=True)
+class RankContext:
+    """Where an adapter runs: its rank, the world, its device string (`cpu`, `cuda:0`) and a scratch folder.
+
+    rendezvous: a `file://` URL that every rank of this worker shares, for init_process_group.
+    """
+
+    rank: int
+    world_size: int
+    device: str
+    scratch: Path
+    rendezvous: str
+
+
+@runtime_checkable
+class RuntimeAdapter(Protocol):
+    """One rank of one engine, inside a worker process. Constructed without arguments."""
+
+    def build(self, spec: WorkerSpec, context: RankContext) -> BuildReport:
+        """Build the engine; return the applications of every construction and process knob, read back."""
+        ...
+
+    def score(self, request: ScoreRequest, rollout: Rollout) -> tuple[ScoreReport, dict[str, torch.Tensor]]:
+        """Score all sequences in one arm; flat CPU columns over T tokens (schema.worker.SCORE_COLUMNS).
+
+        A rank of role `none` returns no columns. The request-lifecycle knobs come with the request.
+        """
+        ...
+
+    def close(self) -> None:
+        """Release the engine; called once, also after an error."""
+        ...
+
+
+@runtime_checkable
+class Generator(Protocol):
+    """An adapter that can sample; needed for `xcfg freeze`."""
+
+    def generate(self, request: ScoreRequest, prompts: list[list[int]]) -> list[dict[str, Any]]:
+        """Return per prompt {"token_ids": [...], "logprobs": [...]} of the sampled continuation."""
+        ...
+
+
+class SelectedLogprob(Protocol):
+    """The semantic operator `selected_logprob`."""
+
+    def __call__(self, logits: torch.Tensor, selected: torch.Tensor) -> torch.Tensor:
+        """logits [N, V] floating, selected int64 [N] -> log probabilities float32 or float64 [N]."""
+        ...
+
+
+@runtime_checkable
+class DumpReader(Protocol):
+    """Reads a foreign dump into canonical columns, in bounded memory."""
+
+    def detect(self, path: Path) -> str:
+        """Return why this reader recognises `path`, or an empty string."""
+        ...
+
+    def read(self, path: Path) -> Iterator[dict[str, Any]]:
+        """Yield batches: canonical column name -> array, equal lengths. Raises ArtifactError."""
+        ...

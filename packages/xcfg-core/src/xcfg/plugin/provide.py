@@ -1,0 +1,57 @@
+"""Records that hooks return and that no stage owns; the others live in xcfg.schema (knobs, operators, runtime)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from xcfg.schema._base import Record, Value
+
+
+class DebugMatrix(Record):
+    """A debug matrix of one module: rows with a role and a probe; factory runs them."""
+
+    module: str
+    summary: str
+    factory: str
+    rows: tuple[str, ...] = ()
+
+
+class RendererDescriptor(Record):
+    """Turns a stored run into a file. factory(run: RunSummary, ...) -> bytes; suffixes it answers to."""
+
+    name: str
+    summary: str
+    factory: str
+    suffixes: tuple[str, ...] = ()
+    media_type: str = ""
+
+
+class DumpReaderDescriptor(Record):
+    """Reads a foreign dump. factory implements xcfg.plugin.protocols.DumpReader."""
+
+    name: str
+    summary: str
+    factory: str
+    suffixes: tuple[str, ...] = ()
+    framework: str = ""
+
+
+class Profile(Record):
+    """A named preset over the planner: which knobs to vary, by path or by source class."""
+
+    name: str
+    summary: str
+    strategy: str = "one_at_a_time"
+    paths: tuple[str, ...] = ()
+    source_classes: tuple[str, ...] = ()
+    overrides: dict[str, Value] = {}
+    extra: dict[str, Any] = {}
+
+
+class CommandProvider(Record):
+    """A click command, imported only when it is called."""
+
+    name: str
+    summary: str
+    factory: str
+    status: str = "available"

@@ -1,0 +1,121 @@
+"""The only module that calls msgspec and json to decode or encode; its errors carry file and JSON path.
+
+Content ids use canonical JSON (RFC 8785), so that key order, spacing and number spelling do not matter.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+import rfc8785
+
+from xcfg.errors import ConfigError
+
+T = TypeVar("T")
+MAX_BYTES = 64 * 1024 * 1024
+MAX_DEPTH = 64
+
+
+def parse_strict(text: str | bytes, *, source: str = "") -> Any:
+    """Return the JSON document `text`; refuse duplicate keys, NaN, Infinity and deep nesting.
+
+    Raises ConfigError with the file and, for a duplicate key, the key.
+    """
+
+    def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
+        seen: dict[str, Any] = {}
+        for key, value in items:
+            if key in seen:
+                raise ConfigError(f"the key {key!r} stands twice in one object", source=source, hint="Keep one of them.")
+            seen[key] = value
+        return seen
+
+    def constant(name: str) -> float:
+        raise ConfigError(f"{name} is not JSON", source=source, hint="Use a finite number.")
+
+    if len(text) > MAX_BYTES:
+        raise ConfigError(f"the file has {len(text)} bytes, more than {MAX_BYTES}", source=source)
+    try:
+        raw = text.decode("utf-8") if isinstance(text, bytes) else text
+        document = json.loads(raw, object_pairs_hook=pairs, parse_constant=constant)
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"not UTF-8: {error.reason} at byte {error.start}", source=source) from None
+    except json.JSONDecodeError as error:
+        raise ConfigError(f"not JSON: {error.msg} at line {error.lineno} column {error.colno}", source=source) from None
+    except RecursionError:
+        raise ConfigError("nested too deeply", source=source, hint=f"At most {MAX_DEPTH} levels.") from None
+    except ValueError as error:  # an integer with more digits than Python converts
+        raise ConfigError(f"not JSON: {error}", source=source) from None
+    _check(document, source, "$", 0)
+    return document
+
+
+def _check(node: Any, source: str, path: str, depth: int) -> None:
+    if depth > MAX_DEPTH:
+        raise ConfigError("nested too deeply", source=source, path=path, hint=f"At most {MAX_DEPTH} levels.")
+    if isinstance(node, float) and not math.isfinite(node):
+        raise ConfigError("the number is not finite", source=source, path=path)
+    if isinstance(node, dict):
+        for key, value in node.items():
+            _check(value, source, f"{path}.{key}", depth + 1)
+    elif isinstance(node, list):
+        for index, value in enumerate(node):
+            if isinstance(value, (dict, list, float)):
+                _check(value, source, f"{path}[{index}]", depth + 1)
+
+
+def read_strict(file: Path) -> Any:
+    """Return the strict JSON document in `file`; ConfigError if it cannot be read."""
+    try:
+        data = file.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"cannot be read: {error.strerror}", source=str(file)) from None
+    return parse_strict(data, source=str(file))
+
+
+def convert(document: Any, kind: type[T], *, source: str = "") -> T:
+    """Return `document` (plain JSON values) as a Struct of type `kind`; strict: a bool is no int.
+
+    Raises ConfigError with file and JSON path.
+    """
+    try:
+        return msgspec.convert(document, kind, strict=True)
+    except msgspec.ValidationError as error:
+        text = str(error)
+        message, _, path = text.partition(" - at `")
+        raise ConfigError(message, source=source, path=path.rstrip("`")) from None
+
+
+def decode_json(data: bytes, kind: type[T], *, source: str = "") -> T:
+    """Return bytes that a program wrote as a Struct of type `kind`; ConfigError when malformed."""
+    return convert(parse_strict(data, source=source), kind, source=source)
+
+
+def plain(value: Any) -> Any:
+    """Return a Struct (or any nesting of Structs) as plain JSON values."""
+    return msgspec.to_builtins(value)
+
+
+def canonical_json(value: Any) -> bytes:
+    """Return the RFC 8785 form of `value`: UTF-8, sorted keys, shortest numbers."""
+    return rfc8785.dumps(plain(value))
+
+
+def pretty_json(value: Any) -> bytes:
+    """Return readable JSON with sorted keys and a final newline; refuses NaN and Infinity."""
+    return (json.dumps(plain(value), indent=1, sort_keys=True, allow_nan=False, ensure_ascii=False) + "\n").encode()
+
+
+def digest(value: Any) -> str:
+    """Return the SHA-256 (64 hex digits) of the canonical JSON of `value`."""
+    return hashlib.sha256(canonical_json(value)).hexdigest()
+
+
+def json_schema(kind: Any) -> dict[str, Any]:
+    """Return the JSON Schema of a Struct type."""
+    return msgspec.json.schema(kind)
