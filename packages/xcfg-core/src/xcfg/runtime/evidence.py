@@ -1,0 +1,92 @@
+"""What the applications of a side add up to: the strict reading of requested -> materialised -> actual."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from xcfg.schema._base import Value
+from xcfg.schema.knobs import KnobDefinition
+from xcfg.schema.names import Applied, EvidenceKind, Status
+from xcfg.schema.runtime import KnobApplication
+
+PROOF = {EvidenceKind.EXECUTION, EvidenceKind.STATE, EvidenceKind.INHERENT}
+ENDS_AS = {
+    Applied.ERROR: Status.WORKER_FAILED,
+    Applied.UNSUPPORTED: Status.UNSUPPORTED,
+    Applied.FALLBACK: Status.FALLBACK,
+    Applied.UNOBSERVABLE: Status.UNOBSERVABLE,
+}
+ORDER = (Applied.ERROR, Applied.UNSUPPORTED, Applied.FALLBACK, Applied.UNOBSERVABLE, Applied.APPLIED)
+
+
+def latest(applications: Iterable[KnobApplication]) -> tuple[KnobApplication, ...]:
+    """Return one application per (path, rank): what was read later (at the score) replaces what the build said."""
+    found: dict[tuple[str, int], KnobApplication] = {}
+    for item in applications:
+        found[(item.path, item.rank)] = item
+    return tuple(found[key] for key in sorted(found))
+
+
+def judged(
+    requested: Mapping[str, Value], applications: Sequence[KnobApplication], ranks: Sequence[int], side: str
+) -> tuple[KnobApplication, ...]:
+    """Return an application per requested knob and rank, corrected to what its evidence bears.
+
+    A missing record is unobservable. `applied` without execution, state or inherent evidence is unobservable,
+    and `applied` with an actual value other than the requested one is a fallback: an adapter is not believed.
+    """
+    by_key = {(item.path, item.rank): item for item in applications}
+    result = []
+    for path in sorted(requested):
+        for rank in ranks:
+            item = by_key.get((path, rank))
+            result.append(_absent(path, side, rank, requested[path]) if item is None else _weigh(item, requested[path]))
+    return tuple(result)
+
+
+def _absent(path: str, side: str, rank: int, value: Value) -> KnobApplication:
+    from xcfg.schema.names import Lifecycle
+
+    return KnobApplication(
+        path=path,
+        side=side,
+        rank=rank,
+        requested=value,
+        materialized=None,
+        actual=None,
+        status=Applied.UNOBSERVABLE,
+        lifecycle=Lifecycle.REQUEST,
+        reason=f"rank {rank} reported nothing about this knob",
+    )
+
+
+def _weigh(item: KnobApplication, requested: Value) -> KnobApplication:
+    import msgspec
+
+    if item.status is not Applied.APPLIED:
+        return item
+    if type(item.actual) is not type(requested) or item.actual != requested:
+        reason = f"asked for {requested!r}, the engine runs {item.actual!r}"
+        return msgspec.structs.replace(item, status=Applied.FALLBACK, reason=reason)
+    if not any(piece.kind in PROOF for piece in item.evidence):
+        reason = "the adapter says applied and shows neither execution nor state evidence"
+        return msgspec.structs.replace(item, status=Applied.UNOBSERVABLE, reason=reason)
+    return item
+
+
+def verdict_of(
+    applications: Sequence[KnobApplication], definitions: Mapping[str, KnobDefinition]
+) -> tuple[Status | None, str]:
+    """Return the status in which critical applications end a case, and why; (None, "") when all are applied."""
+    faults = [
+        item
+        for item in applications
+        if item.status is not Applied.APPLIED and (item.path not in definitions or definitions[item.path].critical)
+    ]
+    if not faults:
+        return None, ""
+    faults.sort(key=lambda item: (ORDER.index(item.status), item.path, item.rank))
+    worst = faults[0]
+    names = sorted({item.path for item in faults if item.status is worst.status})
+    reason = f"{', '.join(names)} on {worst.side}: {worst.reason or worst.status.value}"
+    return ENDS_AS[worst.status], reason
