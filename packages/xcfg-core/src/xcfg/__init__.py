@@ -1,1 +1,55 @@
-"""Find the configuration difference that makes rollout and training log probabilities drift: schema, planner, runner, comparator, store, plugins and command line."""
+"""xcfg: which configuration difference makes rollout and training log probabilities drift.
+
+The front door for programs; everything is loaded on first use, so importing this costs nothing.
+
+    import xcfg
+    summary = xcfg.run("experiment.json", output_root="runs")
+    for case in xcfg.iter_cases("runs/my-experiment"):
+        print(case.label, case.comparison.status)
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+_WHERE = {
+    "StoredCase": "xcfg.flow.api",
+    "compare": "xcfg.flow.api",
+    "freeze": "xcfg.flow.api",
+    "iter_cases": "xcfg.flow.api",
+    "load": "xcfg.flow.api",
+    "load_plugins": "xcfg.flow.api",
+    "plan": "xcfg.flow.api",
+    "run": "xcfg.flow.api",
+    "serve": "xcfg.running.serve",
+    "verify": "xcfg.flow.api",
+}
+
+__all__ = [
+    "StoredCase",
+    "__version__",
+    "compare",
+    "freeze",
+    "iter_cases",
+    "load",
+    "load_plugins",
+    "plan",
+    "run",
+    "serve",
+    "verify",
+]
+
+__version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> Any:
+    """Load a front-door name on first use."""
+    if name not in _WHERE:
+        raise AttributeError(f"module 'xcfg' has no attribute {name!r}")
+    return getattr(importlib.import_module(_WHERE[name]), name)
+
+
+def __dir__() -> list[str]:
+    """Return the public names."""
+    return list(__all__)

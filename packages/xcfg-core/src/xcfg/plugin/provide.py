@@ -1,4 +1,9 @@
-"""Records that hooks return and that no stage owns; the others live in xcfg.schema (knobs, operators, runtime)."""
+"""Records that hooks return and that no stage owns; the others live in xcfg.schema (knobs, operators, runtime).
+
+A record whose `status` is `planned` announces something that this version does not have, and `missing` says
+what that is. It is listed, never used, its factory may be empty, and naming it is an error that repeats
+`missing`.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +19,8 @@ class DebugMatrix(Record):
     summary: str
     factory: str
     rows: tuple[str, ...] = ()
+    status: str = "available"
+    missing: str = ""
 
 
 class RendererDescriptor(Record):
@@ -24,6 +31,8 @@ class RendererDescriptor(Record):
     factory: str
     suffixes: tuple[str, ...] = ()
     media_type: str = ""
+    status: str = "available"
+    missing: str = ""
 
 
 class DumpReaderDescriptor(Record):
@@ -34,6 +43,8 @@ class DumpReaderDescriptor(Record):
     factory: str
     suffixes: tuple[str, ...] = ()
     framework: str = ""
+    status: str = "available"
+    missing: str = ""
 
 
 class Profile(Record):
@@ -49,9 +60,10 @@ class Profile(Record):
 
 
 class CommandProvider(Record):
-    """A click command, imported only when it is called."""
+    """A click command, imported only when it is called; it ends with a code through `ctx.exit(code)`."""
 
     name: str
     summary: str
     factory: str
     status: str = "available"
+    missing: str = ""

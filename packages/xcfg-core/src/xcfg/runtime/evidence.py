@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from xcfg.schema._base import Value
+from xcfg.schema.codec import evolve
 from xcfg.schema.knobs import KnobDefinition
-from xcfg.schema.names import Applied, EvidenceKind, Status
+from xcfg.schema.names import Applied, EvidenceKind, Lifecycle, Status
 from xcfg.schema.runtime import KnobApplication
 
 PROOF = {EvidenceKind.EXECUTION, EvidenceKind.STATE, EvidenceKind.INHERENT}
@@ -45,8 +46,6 @@ def judged(
 
 
 def _absent(path: str, side: str, rank: int, value: Value) -> KnobApplication:
-    from xcfg.schema.names import Lifecycle
-
     return KnobApplication(
         path=path,
         side=side,
@@ -61,16 +60,14 @@ def _absent(path: str, side: str, rank: int, value: Value) -> KnobApplication:
 
 
 def _weigh(item: KnobApplication, requested: Value) -> KnobApplication:
-    import msgspec
-
     if item.status is not Applied.APPLIED:
         return item
     if type(item.actual) is not type(requested) or item.actual != requested:
         reason = f"asked for {requested!r}, the engine runs {item.actual!r}"
-        return msgspec.structs.replace(item, status=Applied.FALLBACK, reason=reason)
+        return evolve(item, status=Applied.FALLBACK, reason=reason)
     if not any(piece.kind in PROOF for piece in item.evidence):
         reason = "the adapter says applied and shows neither execution nor state evidence"
-        return msgspec.structs.replace(item, status=Applied.UNOBSERVABLE, reason=reason)
+        return evolve(item, status=Applied.UNOBSERVABLE, reason=reason)
     return item
 
 

@@ -8,10 +8,14 @@ from xcfg.schema._base import Record
 
 SCORE_SEAL = "xcfg.score_seal.v1"
 CASE_SEAL = "xcfg.case_seal.v1"
+EXPERIMENT_RECORD = "xcfg.experiment_record.v1"
 
 
 class ScoreSeal(Record):
-    """COMPLETE of scores/<key>/. files: name -> SHA-256. environment: the allow-listed facts behind the key."""
+    """COMPLETE of scores/<key>/. files: name -> SHA-256. environment: the allow-listed facts behind the key.
+
+    seal: SHA-256 of the canonical JSON of every other field, so that COMPLETE itself cannot rot unseen.
+    """
 
     schema_version: str
     key: str
@@ -21,6 +25,7 @@ class ScoreSeal(Record):
     files: dict[str, str]
     environment: dict[str, Any]
     created: str
+    seal: str = ""
 
 
 class CaseSeal(Record):
@@ -44,6 +49,22 @@ class CaseSeal(Record):
     comparison_key: str
     scores: dict[str, str]
     created: str
+    seal: str = ""
+
+
+class ExperimentRecord(Record):
+    """experiment*.json: one revision of what was asked for. seal: SHA-256 of the canonical rest, as above.
+
+    experiment_digest: what CaseSeal.experiment names. plan_sha256: of the bytes of plan*.jsonl beside it.
+    """
+
+    schema_version: str
+    revision: int
+    experiment: dict[str, Any]
+    experiment_digest: str
+    identity: dict[str, Any]
+    plan_sha256: str
+    seal: str = ""
 
 
 class AttemptCheck(Record):

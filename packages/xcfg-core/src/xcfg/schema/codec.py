@@ -96,9 +96,21 @@ def decode_json(data: bytes, kind: type[T], *, source: str = "") -> T:
     return convert(parse_strict(data, source=source), kind, source=source)
 
 
+def evolve(record: T, **changes: Any) -> T:
+    """Return a copy of a frozen Struct with some fields changed."""
+    return msgspec.structs.replace(record, **changes)  # type: ignore[type-var]
+
+
 def plain(value: Any) -> Any:
     """Return a Struct (or any nesting of Structs) as plain JSON values."""
-    return msgspec.to_builtins(value)
+    return msgspec.to_builtins(value, enc_hook=_plain_text)
+
+
+def _plain_text(value: Any) -> str:
+    """Return a subclass of str (`torch.__version__` is one) as text; nothing else has a JSON form of its own."""
+    if isinstance(value, str):
+        return str.__str__(value)
+    raise TypeError(f"{type(value).__name__} has no JSON form")
 
 
 def canonical_json(value: Any) -> bytes:

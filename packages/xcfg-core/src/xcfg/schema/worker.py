@@ -7,6 +7,7 @@ the ranks itself). Every file appears by rename, so a file that is there is whol
     ready-<rank>.json          BuildReport                      each rank, once its engine stands
     request-<id>.json          ScoreRequest                     supervisor
     scores-<id>-<rank>.safetensors   flat columns               each rank that owns or replicates tokens
+    generated-<id>-<rank>.json       JSON list, one per prompt  instead of scores, where the request samples
     done-<id>-<rank>.json      ScoreReport                      each rank, after its tensors
     stop                       empty                            supervisor: leave with exit code 0
 
@@ -115,6 +116,7 @@ class ScoreReport(Record):
 
     single_token_forwards, forwards: counted calls of the model. transforms: the chain actually applied.
     state: fold of parameters and buffers before and after, training mode, RNG digest before and after.
+    broken: the engine cannot serve another request (a sticky device error); the supervisor discards the worker.
     """
 
     request_id: str
@@ -137,6 +139,7 @@ class ScoreReport(Record):
     error: str = ""
     error_kind: str = ""
     traceback: str = ""
+    broken: bool = False
 
 
 SCORE_COLUMNS: dict[str, str] = {

@@ -1,0 +1,48 @@
+"""The package registers what it announces, gives nothing away for real, and imports nothing heavy."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from xcfg.cli.main import main
+from xcfg.plugin.manager import PluginManager
+
+HEAVY = ("torch", "numpy", "safetensors", "transformers", "vllm", "megatron")
+
+
+@pytest.fixture(scope="module")
+def manager():
+    return PluginManager.load(environ={})
+
+
+def test_it_is_active_and_says_what_is_planned(manager):
+    entry = manager.plugin("analysis")
+    assert (entry.distribution, entry.status) == ("xcfg-analysis", "active"), entry.reason
+    assert not any(entry.provides.values())
+    assert "planned: command cube, analyze, minimize, gate" in entry.reason
+    assert "part of this version" in entry.reason
+    assert manager.offers("analysis") == {}
+
+
+def test_the_module_imports_nothing_heavy():
+    found = "{name.partition('.')[0] for name in sys.modules}"
+    probe = f"import sys, xcfg_analysis.plugin; print(sorted({found} & set({HEAVY})))"
+    done = subprocess.run(
+        [sys.executable, "-c", probe], capture_output=True, text=True, timeout=120, check=True
+    )
+    assert done.stdout == "[]\n"
+
+
+@pytest.mark.parametrize("command", ["cube", "analyze", "minimize", "gate"])
+def test_calling_a_command_exits_2_and_says_what_is_missing(command, capsys):
+    assert main([command, "somewhere", "--anything"]) == 2
+    assert f"the command {command!r} is planned and does nothing yet: " in capsys.readouterr().err
+
+
+def test_help_marks_the_commands(capsys):
+    assert main(["--help"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    for command in ["cube", "analyze", "minimize", "gate"]:
+        assert any(line.split()[:2] == [command, "(planned)"] for line in lines if line.strip())

@@ -1,0 +1,20 @@
+"""The comparator: identity gate, the one rule, figures that explain, the precision budget."""
+
+from __future__ import annotations
+
+from xcfg.comparison.compare import CompareOutcome, compare
+from xcfg.comparison.coupled import coupled_changes, side_differences
+from xcfg.comparison.identity_gate import identity_errors, transform_errors
+from xcfg.comparison.recheck import same_comparison
+from xcfg.comparison.tables import ScoreTable
+
+__all__ = [
+    "CompareOutcome",
+    "ScoreTable",
+    "compare",
+    "coupled_changes",
+    "identity_errors",
+    "same_comparison",
+    "side_differences",
+    "transform_errors",
+]

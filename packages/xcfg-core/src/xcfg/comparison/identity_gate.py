@@ -1,0 +1,136 @@
+"""Identity before numerics: what every rank attests to, against the frozen rollout and the checkpoint.
+
+Nothing attested is a violation, never a pass (contract, section 2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from xcfg.comparison.weights_gate import weight_errors
+from xcfg.identity.attest import expected_attestations
+from xcfg.identity.rollout import Rollout
+from xcfg.schema.identity import SequenceAttestation
+from xcfg.schema.worker import BuildReport, ScoreReport
+
+FIELDS = ("length", "token_ids", "position_ids", "selected_ids")
+SHOWN = 3
+SCORING_ROLES = ("owner", "replica")
+
+
+def identity_errors(
+    rollout: Rollout,
+    expected_weights: Mapping[str, str] | None,
+    build_reports: Sequence[BuildReport],
+    score_reports: Sequence[ScoreReport],
+    *,
+    transforms_of: Sequence[ScoreReport] = (),
+) -> list[str]:
+    """Return every violation of one arm's identity; empty when all ranks scored the frozen problem.
+
+    expected_weights: Hugging Face name -> SHA-256 of the checkpoint cast to the compute dtype; None when
+    there is none to compare with, which only a probe (lossy or packed formats, RECORDED) may pass.
+    transforms_of: the training arm's reports, whose transform chain must equal this arm's and the rollout
+    manifest's.
+    """
+    if not score_reports:
+        return ["no rank reported a score, so nothing is attested"]
+    return [
+        *_input_errors(rollout, score_reports),
+        *weight_errors(expected_weights, build_reports),
+        *_state_errors(build_reports, score_reports),
+        *transform_errors(score_reports, transforms_of, rollout.manifest.sampling.transform_chain),
+    ]
+
+
+def transform_errors(
+    reports: Sequence[ScoreReport], training: Sequence[ScoreReport], recorded: tuple[str, ...]
+) -> list[str]:
+    """Return where the ordered chain of transforms differs: between ranks, sides, or the manifest."""
+    chains: dict[tuple[str, ...], str] = {recorded: "the rollout manifest"}
+    errors = []
+    for label, group in (("", reports), ("training ", training)):
+        for report in group:
+            if report.transforms not in chains:
+                other = next(iter(chains))
+                errors.append(
+                    f"{label}rank {report.rank} applied the transforms {list(report.transforms)}, "
+                    f"{chains[other]} has {list(other)}"
+                )
+                chains[report.transforms] = f"{label}rank {report.rank}"
+    return errors
+
+
+def _input_errors(rollout: Rollout, reports: Sequence[ScoreReport]) -> Iterator[str]:
+    full = expected_attestations(rollout)
+    short = expected_attestations(rollout, consumed_last=False)
+    attested: set[int] = set()
+    for report in reports:
+        seen = {item.index for item in report.attestations}
+        attested |= seen
+        found = [text for item in report.attestations for text in _attestation_errors(item, full, short)]
+        yield from _few([f"rank {report.rank}: {text}" for text in found])
+        missing = [index for index in _scored(report, rollout) if index not in seen]
+        if missing:
+            yield f"rank {report.rank} scored and did not attest to {_sequences(missing)}"
+    never = [index for index in range(rollout.sequence_count) if index not in attested]
+    if never:
+        yield f"no rank attests to what it consumed for {_sequences(never)}"
+
+
+def _attestation_errors(
+    item: SequenceAttestation, full: Sequence[SequenceAttestation], short: Sequence[SequenceAttestation]
+) -> Iterator[str]:
+    """Compare with the full form, or with the form in which the last token did not enter the model."""
+    if not 0 <= item.index < len(full):
+        yield f"attests to a sequence {item.index} of {len(full)}"
+        return
+    wanted = short[item.index] if item.length == short[item.index].length else full[item.index]
+    wrong = [name for name in FIELDS if getattr(item, name) != getattr(wanted, name)]
+    if wrong:
+        yield f"{', '.join(wrong)} of sequence {item.index} are not the frozen rollout's"
+
+
+def _scored(report: ScoreReport, rollout: Rollout) -> list[int]:
+    """Return the sequences in which an owner or replica has active tokens."""
+    record = report.record
+    if record is None or record.role not in SCORING_ROLES:
+        return []
+    found = set()
+    for start, stop in record.ranges:
+        for index in range(rollout.sequence_count):
+            span = rollout.span(index)
+            inside = slice(max(start, span.start), min(stop, span.stop))
+            if inside.start < inside.stop and bool(rollout.active[inside].any()):
+                found.add(index)
+    return sorted(found)
+
+
+def _state_errors(builds: Sequence[BuildReport], reports: Sequence[ScoreReport]) -> Iterator[str]:
+    """The read-only proof: parameters and buffers fold to one digest at build, before and after the score."""
+    built = {build.rank: build.weights.fold for build in builds if build.weights is not None}
+    for report in reports:
+        folds = {
+            "build": built.get(report.rank, ""),
+            "before": report.fold_before,
+            "after": report.fold_after,
+        }
+        absent = [name for name, fold in folds.items() if not fold]
+        if absent:
+            yield f"rank {report.rank} has no weight fold of {', '.join(absent)}"
+        elif len(set(folds.values())) > 1:
+            said = ", ".join(f"{name} {fold}" for name, fold in folds.items())
+            yield f"rank {report.rank}: parameters or buffers changed ({said})"
+        if not report.state_unchanged:
+            yield f"rank {report.rank}: modes, buffers or RNG are not as they were before the score"
+
+
+def _few(texts: list[str]) -> list[str]:
+    return texts[:SHOWN] + (
+        [f"{texts[0].partition(':')[0]}: and {len(texts) - SHOWN} more"] if len(texts) > SHOWN else []
+    )
+
+
+def _sequences(indices: list[int]) -> str:
+    shown = ", ".join(str(index) for index in indices[:SHOWN])
+    return f"sequence {shown}" + (f" and {len(indices) - SHOWN} more" if len(indices) > SHOWN else "")

@@ -1,0 +1,105 @@
+"""The canonical columns of a dump (one row per token) and the checks that every batch passes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from xcfg.errors import ArtifactError, did_you_mean
+
+Batch = dict[str, NDArray[Any]]
+
+REQUIRED: dict[str, str] = {
+    "sample_id": "integer or text, the same for all tokens of one sequence",
+    "position": "integer, 0-based logical position within the sequence",
+    "token_id": "integer, the token at that position",
+    "active": "boolean, whether the token is compared",
+    "logp_rollout": "number in nats; may be absent (null, NaN) only where not active",
+    "logp_train": "number in nats; may be absent (null, NaN) only where not active",
+}
+OPTIONAL: dict[str, str] = {
+    "weight_version": "integer, version of the weights that sampled the token",
+    "rank": "integer, the training rank that scored the token",
+    "source": "text, where the row comes from; kept out of every judgement",
+    "selected_logit": "number",
+    "logsumexp": "number",
+    "entropy": "number, nats",
+    "token_rank": "integer, 1 is the most likely",
+    "kept_mass": "number, probability kept by top-k or top-p",
+    "phase": "integer, schema.names.Phase",
+    "step_batch": "integer, real batch of the decode step",
+}
+INTEGER = frozenset(("position", "token_id", "weight_version", "rank", "token_rank", "phase", "step_batch"))
+NUMBER = frozenset(("logp_rollout", "logp_train", "selected_logit", "logsumexp", "entropy", "kept_mass"))
+SCORES = ("logp_rollout", "logp_train")
+BOUNDS = {"token_id": 2**31, "position": 2**31, "rank": 2**15, "weight_version": 2**31, "token_rank": 2**31}
+"""Exclusive upper bounds; the lower bound is 0. What lies outside is no id, position or rank."""
+
+
+def refuse_missing(present: set[str], where: str) -> None:
+    """Raise ArtifactError unless every required column is among `present`."""
+    missing = sorted(set(REQUIRED) - present)
+    if missing:
+        hint = "; ".join(f"{name}: {REQUIRED[name]}" for name in missing)
+        near = did_you_mean(missing[0], present)
+        raise ArtifactError(
+            f"{where} has no column {', '.join(map(repr, missing))}", hint=f"{hint}. {near}".strip()
+        )
+
+
+def check_batch(batch: Batch, where: str) -> None:
+    """Check columns, equal lengths, dtypes, bounds, and finite scores where active; raises ArtifactError.
+
+    Scores are float32 or float64 [N], `active` bool [N], integer columns of an integer dtype [N].
+    """
+    refuse_missing(set(batch), where)
+    lengths = {name: len(values) if values.ndim == 1 else -1 for name, values in batch.items()}
+    if len(set(lengths.values())) != 1 or -1 in lengths.values():
+        shown = ", ".join(f"{name} {tuple(batch[name].shape)}" for name in sorted(batch))
+        raise ArtifactError(
+            f"the columns of {where} are not of one length: {shown}",
+            hint="Every column has one value per token.",
+        )
+    for name, values in batch.items():
+        _check_dtype(name, values, where)
+    for name in (*INTEGER, "sample_id"):
+        if name in batch and batch[name].dtype.kind in "iu" and len(batch[name]):
+            _check_bounds(name, batch[name], where)
+    for name in SCORES:
+        bad = np.flatnonzero(batch["active"] & ~np.isfinite(batch[name]))
+        if len(bad):
+            row = int(bad[0])
+            raise ArtifactError(
+                f"{where}: {name} is {float(batch[name][row])!r} on {len(bad)} active tokens, the first at "
+                f"sample {batch['sample_id'][row]!s}, position {int(batch['position'][row])}",
+                hint="An active token needs both log probabilities; mark tokens without one as not active.",
+            )
+
+
+def _check_dtype(name: str, values: NDArray[Any], where: str) -> None:
+    kind = values.dtype.kind
+    if name == "active":
+        good, wanted = values.dtype == np.bool_, "boolean"
+    elif name in SCORES:
+        good, wanted = str(values.dtype) in ("float32", "float64"), "float32 or float64"
+    elif name in NUMBER:
+        good, wanted = kind == "f", "floating"
+    elif name in INTEGER:
+        good, wanted = kind in "iu", "integer"
+    elif name == "sample_id":
+        good, wanted = kind in "iuUO", "integer or text"
+    else:
+        return
+    if not good:
+        raise ArtifactError(f"{where}: the column {name!r} is {values.dtype}, not {wanted}")
+
+
+def _check_bounds(name: str, values: NDArray[Any], where: str) -> None:
+    low, high = int(values.min()), int(values.max())
+    least = -(2**63) if name == "sample_id" else 0
+    if low < least or high >= BOUNDS.get(name, 2**63):
+        raise ArtifactError(
+            f"{where}: the column {name!r} holds {low if low < least else high}, which is out of range"
+        )

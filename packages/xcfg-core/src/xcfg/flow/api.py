@@ -1,0 +1,107 @@
+"""The journeys as functions of paths, for programs; the command line and these share every line below them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from xcfg.artifacts.stored import StoredAttempt
+from xcfg.flow import compare as compare_journey
+from xcfg.flow import freeze as freeze_journey
+from xcfg.flow import plan as plan_journey
+from xcfg.flow import run as run_journey
+from xcfg.flow import verify as verify_journey
+from xcfg.flow.documents import Requested
+from xcfg.flow.inputs import Loaded, load_inputs
+from xcfg.flow.options import RunOptions
+from xcfg.flow.recheck import decode
+from xcfg.identity.rollout import Rollout
+from xcfg.plugin.manager import PluginManager
+from xcfg.schema.result import Comparison
+from xcfg.schema.summary import PlanSummary, RunSummary, VerifySummary
+
+AnyPath = str | PathLike[str]
+
+
+def load_plugins(*, blocked: tuple[str, ...] = ()) -> PluginManager:
+    """Return the plugins that are installed; pass it to several calls to load them once."""
+    return PluginManager.load(blocked=blocked)
+
+
+def load(file: AnyPath, *, plugins: PluginManager | None = None) -> Loaded:
+    """Return the experiment in `file`, loaded and planned; nothing is started. Raises XcfgError."""
+    return load_inputs(Path(file), plugins or load_plugins())
+
+
+def plan(file: AnyPath, *, plugins: PluginManager | None = None) -> PlanSummary:
+    """Return the plan of the experiment in `file`. Raises XcfgError."""
+    return plan_journey.plan(Path(file), plugins or load_plugins())
+
+
+def run(file: AnyPath, *, plugins: PluginManager | None = None, **options: Any) -> RunSummary:
+    """Run the experiment in `file`; keywords are the fields of RunOptions. Raises XcfgError."""
+    if "output_root" in options:
+        options["output_root"] = Path(options["output_root"])
+    return run_journey.run(Path(file), plugins or load_plugins(), RunOptions(**options))
+
+
+def freeze(
+    checkpoint: str, prompts: AnyPath, output: AnyPath, *, plugins: PluginManager | None = None, **options: Any
+) -> Rollout:
+    """Sample and freeze a rollout; keywords are the fields of FreezeOptions. Raises XcfgError."""
+    chosen = freeze_journey.FreezeOptions(
+        checkpoint=checkpoint, prompts=Path(prompts), output=Path(output), **options
+    )
+    return freeze_journey.freeze(plugins or load_plugins(), chosen)
+
+
+def compare(dump: AnyPath, *, plugins: PluginManager | None = None, reader: str | None = None) -> Comparison:
+    """Return the comparison of a dump that holds both log probabilities. Raises XcfgError."""
+    return compare_journey.compare_dump(Path(dump), plugins or load_plugins(), reader=reader)[1]
+
+
+def verify(path: AnyPath, *, seals_only: bool = False) -> VerifySummary:
+    """Check the evidence under `path` offline. Raises ArtifactError when there is none."""
+    return verify_journey.verify(Path(path), seals_only=seals_only)
+
+
+@dataclass(frozen=True)
+class StoredCase:
+    """A sealed attempt that holds numbers: what was requested, what was found, and where it lies."""
+
+    attempt: StoredAttempt
+    requested: Requested
+    comparison: Comparison
+
+    @property
+    def path(self) -> Path:
+        """The folder of the attempt."""
+        return self.attempt.path
+
+    @property
+    def label(self) -> str:
+        """The label of the case."""
+        return self.requested.label
+
+    def tokens(self) -> dict[str, NDArray[np.generic]]:
+        """Return token_diffs.pt: `<edge>__first`, `__second`, `__mask`, `__difference` …, each [T]."""
+        return self.attempt.tensors("token_diffs.pt")[0]
+
+
+def iter_cases(experiment: AnyPath) -> Iterator[StoredCase]:
+    """Yield every validly sealed attempt with numbers of one experiment folder, by case, then attempt."""
+    places = verify_journey.Places()
+    for check in verify(experiment, seals_only=True).attempts:
+        folder = Path(check.path)
+        if not check.ok or not (folder / "comparison.json").exists():
+            continue
+        attempt = places.attempt(folder)
+        if attempt is not None and "token_diffs.pt" in attempt.seal.files:
+            requested = decode(attempt, "requested.json", Requested)
+            yield StoredCase(attempt, requested, decode(attempt, "comparison.json", Comparison))

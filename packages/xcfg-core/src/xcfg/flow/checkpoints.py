@@ -1,0 +1,85 @@
+"""From a checkpoint name to a local folder: `builtin:NAME` through a plugin, a path as it is."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from xcfg.errors import IdentityError, LaunchError
+from xcfg.identity.checkpoint import checkpoint_digest, expected_weights
+from xcfg.plugin._resolve import resolve
+from xcfg.plugin.manager import PluginManager
+
+BUILTIN = "builtin:"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint at hand. folder is None for one that lives inside a runtime (`cpu-smoke:synthetic`)."""
+
+    uri: str
+    folder: Path | None
+    digest: str
+
+    def weights(self, dtype: str) -> dict[str, str]:
+        """Return the expected digest per tensor in `dtype`; empty when there is no folder."""
+        return expected_weights(self.folder, dtype) if self.folder is not None else {}
+
+
+def cache_root() -> Path:
+    """Return where built-in checkpoints are kept: XCFG_CACHE, else the user's cache folder."""
+    named = os.environ.get("XCFG_CACHE")
+    return Path(named) if named else Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "xcfg"
+
+
+def find_checkpoint(
+    uri: str, manager: PluginManager, *, runtimes: tuple[str, ...] = (), base_dir: str = ".", digest: str = ""
+) -> Checkpoint:
+    """Return the checkpoint `uri`; built on first use.
+
+    digest: what the frozen rollout says it was sampled from; another digest is an IdentityError.
+    """
+    if uri.split(":")[0] in runtimes:
+        return Checkpoint(uri, None, f"synthetic:{uri}")
+    folder = _builtin(uri, manager) if uri.startswith(BUILTIN) else _local(uri, base_dir)
+    actual = checkpoint_digest(folder)
+    if digest and actual != digest:
+        raise IdentityError(
+            f"the checkpoint {uri!r} has digest {actual[:16]}…, the frozen rollout was made from {digest[:16]}…",
+            hint="Score with the checkpoint that sampled the tokens, or freeze a new rollout.",
+        )
+    return Checkpoint(uri, folder, actual)
+
+
+def _local(uri: str, base_dir: str) -> Path:
+    for candidate in (Path(base_dir) / uri, Path(uri)):
+        if candidate.is_dir():
+            return candidate.resolve()
+    raise IdentityError(
+        f"the checkpoint {uri!r} is no folder here",
+        hint="Give a folder with config.json and *.safetensors, or `builtin:NAME` (see `xcfg plugins show torch`).",
+    )
+
+
+def _builtin(uri: str, manager: PluginManager) -> Path:
+    name = uri.removeprefix(BUILTIN)
+    versions = {item.record.name: item.record.version for item in manager.checkpoints()}
+    folder = cache_root() / "checkpoints" / f"{name}-{versions.get(name, '')}"
+    if name in versions and folder.is_dir():
+        return folder
+    record = manager.checkpoint(name).record
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    temporary = folder.parent / f".tmp-{folder.name}-{os.getpid()}"
+    temporary.mkdir(exist_ok=True)
+    try:
+        factory = resolve(record.factory, install_hint=record.install_hint)
+        factory(temporary)  # type: ignore[operator]
+        temporary.rename(folder)
+    except OSError as error:
+        if not folder.is_dir():  # another process may have finished first, which is as good
+            raise LaunchError(f"the checkpoint {uri!r} could not be built: {error}") from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    return folder

@@ -1,0 +1,123 @@
+"""The journey of a foreign dump: two log probabilities per token, judged as far as the dump attests to them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from xcfg.comparison import ScoreTable, compare
+from xcfg.contract import Contract, load_contract
+from xcfg.dumps import DumpTable, read_table
+from xcfg.errors import ArtifactError
+from xcfg.flow.summary import edge_summary
+from xcfg.identity.rollout import Rollout, make_rollout
+from xcfg.plugin.manager import PluginManager
+from xcfg.plugin._resolve import resolve
+from xcfg.plugin.protocols import DumpReader
+from xcfg.schema.identity import CheckpointRef
+from xcfg.schema.names import Arm, Assessment, Status, exit_code
+from xcfg.schema.result import Comparison
+from xcfg.schema.summary import (
+    RUN_SUMMARY,
+    CaseSummary,
+    ContractSummary,
+    RunSummary,
+    Seconds,
+)
+
+
+def choose_reader(path: Path, manager: PluginManager, name: str | None) -> tuple[str, str, DumpReader]:
+    """Return the reader's name, why it was chosen, and the reader. Raises ArtifactError when none recognises it."""
+    offered = {item.record.name: item.record for item in manager.dump_readers()}
+    if name is not None:
+        if name not in offered:
+            raise ArtifactError(f"no plugin reads the format {name!r}", hint=f"Available: {', '.join(sorted(offered))}.")
+        return name, "named on the command line", resolve(offered[name].factory)()  # type: ignore[operator]
+    for candidate in sorted(offered):
+        reader: DumpReader = resolve(offered[candidate].factory)()  # type: ignore[operator]
+        why = reader.detect(path)
+        if why:
+            return candidate, why, reader
+    raise ArtifactError(
+        f"no reader recognises {str(path)!r}",
+        hint=f"Formats here: {', '.join(sorted(offered))}. Other formats come with xcfg-dumps.",
+    )
+
+
+def compare_dump(path: Path, manager: PluginManager, *, reader: str | None = None) -> tuple[RunSummary, Comparison]:
+    """Return the summary and the whole comparison of the dump in `path`."""
+    if not path.exists():
+        raise ArtifactError(f"{str(path)!r} does not exist", hint="Give a dump file that holds both log probabilities.")
+    name, why, chosen = choose_reader(path, manager, reader)
+    table = read_table(chosen, path)
+    contract = load_contract()
+    comparison = judge_dump(table, contract)
+    case = CaseSummary(
+        case_id=f"dump-{path.name}",
+        attempt_id="",
+        label=f"{path.name} ({name}: {why})",
+        status=comparison.status,
+        assessment=comparison.assessment.assessment,
+        reason=comparison.reason,
+        resumed=False,
+        threshold=comparison.threshold,
+        edges={edge: edge_summary(result) for edge, result in comparison.edges.items()},
+        seconds=Seconds(build=0.0, score=0.0, compare=0.0),
+    )
+    summary = RunSummary(
+        schema_version=RUN_SUMMARY,
+        experiment_id=path.name,
+        exit_code=exit_code([Status(comparison.status)]),
+        runtimes={"rollout": "dump", "training": "dump"},
+        contract=ContractSummary(source=contract.source, version=contract.version, digest=contract.ref.digest),
+        cases=(case,),
+    )
+    return summary, comparison
+
+
+def judge_dump(table: DumpTable, contract: Contract) -> Comparison:
+    """Return the comparison of a dump; without attested compute dtypes the status is UNOBSERVABLE."""
+    rollout = rollout_of(table)
+    tables = {
+        Arm.TRAINING.value: ScoreTable(
+            arm=Arm.TRAINING.value,
+            compute_dtype=table.dtypes.get("training", ""),
+            logprob=table.training,
+            active=table.active,
+            columns=table.columns,
+            owner_rank=table.rank,
+        ),
+        Arm.ROLLOUT_PREFILL.value: ScoreTable(
+            arm=Arm.ROLLOUT_PREFILL.value,
+            compute_dtype=table.dtypes.get("rollout", ""),
+            logprob=table.rollout,
+            active=table.active,
+            columns={},
+            owner_rank=None,
+        ),
+    }
+    outcome = compare(tables, rollout, contract, verdict_arm=Arm.ROLLOUT_PREFILL.value)
+    return outcome.comparison
+
+
+def rollout_of(table: DumpTable) -> Rollout:
+    """Return the dump's tokens as a rollout; its first positions are never active."""
+    count = len(table.token_ids)
+    import numpy as np
+
+    return make_rollout(
+        {
+            "token_ids": table.token_ids,
+            "offsets": table.offsets,
+            "active_mask": table.active,
+            "attention_mask": np.ones(count, dtype=np.bool_),
+            "position_ids": table.positions,
+            "selected_token_ids": table.token_ids,
+            "segment": np.ones(count, dtype=np.int8),
+            "weight_version": table.weight_version,
+        },
+        checkpoint=CheckpointRef(uri="unattested"),
+        request_ids=list(table.sample_ids),
+    )
+
+
+UNASSESSED = Assessment.NO_REFERENCE

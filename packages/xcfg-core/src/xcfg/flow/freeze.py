@@ -1,0 +1,290 @@
+"""The freeze journey: sample once with a real engine, keep the tokens and what the engine recorded."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from xcfg.errors import ConfigError, UsageError, WorkerError
+from xcfg.flow.checkpoints import Checkpoint, find_checkpoint
+from xcfg.flow.options import Event, ignore
+from xcfg.identity.checkpoint import tokenizer_digest
+from xcfg.identity.rollout import Rollout, make_rollout, write_rollout
+from xcfg.operators import OperatorSession, ResolutionContext, SemanticOperatorCatalog
+from xcfg.planning import complete_settings
+from xcfg.plugin._resolve import resolve
+from xcfg.plugin.known import KNOB_PREFIXES
+from xcfg.plugin.manager import PluginManager
+from xcfg.running.launch import LaunchSpec
+from xcfg.running.pool import WorkerPool
+from xcfg.runtime.fingerprints import fingerprints
+from xcfg.runtime.sides import request_knobs, side_knobs, unsupported
+from xcfg.schema._base import Value
+from xcfg.schema.codec import parse_strict
+from xcfg.schema.identity import CheckpointRef, SamplingRecord, TokenizerRef
+from xcfg.schema.operators import OperatorChoice
+from xcfg.schema.runtime import Placement, PlacementRequest, RuntimeDescriptor
+from xcfg.schema.worker import PROTOCOL, ScoreRequest, WorkerSpec
+
+LOGPROBS_MODES = ("raw_logprobs", "processed_logprobs")
+
+
+@dataclass(frozen=True)
+class FreezeOptions:
+    """What is sampled and how. settings: knob path -> value for the rollout side. timeouts in seconds."""
+
+    checkpoint: str
+    prompts: Path
+    output: Path
+    runtime: str = "torch"
+    devices: tuple[str, ...] = ("cpu",)
+    settings: dict[str, Value] = field(default_factory=dict)
+    max_new_tokens: int = 64
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    seed: int = 0
+    logprobs_mode: str = "raw_logprobs"
+    limit: int | None = None
+    timeout: float = 3600.0
+    on_event: Callable[[Event], None] = ignore
+
+
+def freeze(manager: PluginManager, options: FreezeOptions) -> Rollout:
+    """Sample the prompts, write the frozen rollout to options.output (which must not exist) and return it."""
+    _check(options)
+    if options.output.exists():
+        raise UsageError(f"{str(options.output)!r} exists", hint="A frozen rollout is never overwritten; name another folder.")
+    prompts = read_prompts(options.prompts)[: options.limit]
+    descriptor: RuntimeDescriptor = manager.runtime(options.runtime).record
+    if not descriptor.generates:
+        raise UsageError(f"the runtime {options.runtime!r} does not sample", hint="Use --runtime torch.")
+    checkpoint = find_checkpoint(options.checkpoint, manager)
+    sampled = _sample(manager, descriptor, checkpoint, prompts, options)
+    rollout = _rollout(sampled, prompts, checkpoint, descriptor, options)
+    write_rollout(rollout, options.output)
+    return rollout
+
+
+def _check(options: FreezeOptions) -> None:
+    faults = []
+    if options.max_new_tokens < 1:
+        faults.append("max_new_tokens must be at least 1")
+    if not options.temperature > 0:
+        faults.append("temperature must be above 0 (greedy sampling has no log probability to compare)")
+    if not 0 < options.top_p <= 1:
+        faults.append("top_p must be in (0, 1]")
+    if options.top_k < 0:
+        faults.append("top_k must be 0 (off) or positive")
+    if options.logprobs_mode not in LOGPROBS_MODES:
+        faults.append(f"logprobs_mode must be one of {', '.join(LOGPROBS_MODES)}")
+    if options.limit is not None and options.limit < 1:
+        faults.append("limit must be at least 1")
+    if faults:
+        raise UsageError("; ".join(faults), hint="See `xcfg freeze --help`.")
+
+
+def read_prompts(file: Path) -> list[dict[str, Any]]:
+    """Return the prompts of a JSONL file: `{"token_ids": [...]}` or `{"text": "..."}`, and optionally `id`.
+
+    Raises ConfigError with the line.
+    """
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot be read: {error}", source=str(file)) from None
+    prompts = [
+        _prompt(parse_strict(line, source=f"{file}:{number}"), f"{file}:{number}")
+        for number, line in enumerate(lines, start=1)
+        if line.strip()
+    ]
+    if not prompts:
+        raise ConfigError("holds no prompt", source=str(file), hint='One JSON object a line, e.g. {"text": "..."}.')
+    return prompts
+
+
+def _prompt(document: Any, source: str) -> dict[str, Any]:
+    known = {"id", "text", "token_ids"}
+    hint = 'Give {"text": "..."} or {"token_ids": [1, 2, 3]}, and optionally "id".'
+    if not isinstance(document, dict) or set(document) - known or ("text" in document) == ("token_ids" in document):
+        raise ConfigError("a prompt is an object with either text or token_ids", source=source, hint=hint)
+    text, ids = document.get("text"), document.get("token_ids")
+    if "text" in document and (not isinstance(text, str) or not text):
+        raise ConfigError("text must be a string that is not empty", source=source, path="$.text", hint=hint)
+    if "token_ids" in document and not (
+        isinstance(ids, list) and ids and all(type(item) is int and item >= 0 for item in ids)
+    ):
+        raise ConfigError("token_ids must be a list of ids from 0", source=source, path="$.token_ids", hint=hint)
+    if not isinstance(document.get("id", ""), str):
+        raise ConfigError("id must be a string", source=source, path="$.id", hint=hint)
+    return document
+
+
+def _sample(
+    manager: PluginManager,
+    descriptor: RuntimeDescriptor,
+    checkpoint: Checkpoint,
+    prompts: Sequence[dict[str, Any]],
+    options: FreezeOptions,
+) -> list[dict[str, Any]]:
+    launch, request = _launch(manager, descriptor, checkpoint, prompts, options)
+    with tempfile.TemporaryDirectory(prefix="xcfg-") as scratch:
+        pool = WorkerPool(
+            Path(scratch), build_timeout=options.timeout, score_timeout=options.timeout, on_event=options.on_event
+        )
+        try:
+            sampled = pool.generate(launch, request).generated.get(0, [])
+        finally:
+            pool.close()
+    if len(sampled) != len(prompts):
+        raise WorkerError(f"the engine returned {len(sampled)} samples for {len(prompts)} prompts")
+    return sampled
+
+
+def _launch(
+    manager: PluginManager,
+    descriptor: RuntimeDescriptor,
+    checkpoint: Checkpoint,
+    prompts: Sequence[dict[str, Any]],
+    options: FreezeOptions,
+) -> tuple[LaunchSpec, ScoreRequest]:
+    definitions = manager.knobs()
+    knobs = side_knobs(complete_settings(options.settings, definitions, KNOB_PREFIXES), definitions, "rollout")
+    refused = unsupported(descriptor, "rollout", knobs)
+    place: Any = resolve(descriptor.placement, install_hint=descriptor.install_hint)
+    placement: Placement = place(
+        PlacementRequest(side="rollout", knobs=knobs, options={}, devices=options.devices)
+    )
+    refused |= placement.unsupported
+    if refused:
+        raise UsageError(
+            "; ".join(f"{path}: {why}" for path, why in sorted(refused.items())), hint="Change it with --set PATH=VALUE."
+        )
+    catalog = SemanticOperatorCatalog.from_provided(manager.operator_backends(), runtimes=(descriptor.name,))
+    context = ResolutionContext(
+        device=placement.devices[0].split(":")[0],
+        dtype=str(knobs["rollout.dtype"]),
+        topology={},
+        runtime=descriptor.name,
+        strict=True,
+        allow_smoke=False,
+    )
+    choice = OperatorChoice(backend=str(knobs["logp.backend"]))
+    session = OperatorSession(catalog, descriptor.policies)
+    bindings = {"selected_logprob": session.resolve("selected_logprob", "rollout", choice, context)}
+    spec = WorkerSpec(
+        protocol=PROTOCOL,
+        runtime=descriptor.name,
+        adapter=descriptor.adapter,
+        side="rollout",
+        knobs=knobs,
+        options={},
+        operators=bindings,
+        checkpoint=str(checkpoint.folder or ""),
+        checkpoint_uri=checkpoint.uri,
+        rollout="",
+        world_size=placement.world_size,
+        devices=placement.devices,
+        seed=options.seed,
+    )
+    prints = fingerprints(
+        runtime=descriptor.name,
+        side="rollout",
+        knobs=knobs,
+        definitions=definitions,
+        options={},
+        checkpoint=checkpoint.digest,
+        placement=placement,
+        bindings=bindings,
+    )
+    request = ScoreRequest(
+        id="freeze",
+        arm="recorded",
+        knobs=request_knobs(knobs, definitions),
+        generate={
+            "prompts": list(prompts),
+            "max_new_tokens": options.max_new_tokens,
+            "temperature": options.temperature,
+            "top_k": options.top_k,
+            "top_p": options.top_p,
+            "seed": options.seed,
+            "logprobs_mode": options.logprobs_mode,
+        },
+    )
+    return LaunchSpec(spec=spec, placement=placement, fingerprints=prints), request
+
+
+def transform_chain(options: FreezeOptions) -> tuple[str, ...]:
+    """Return the ordered transforms under which the recorded values were made: none for raw log probabilities."""
+    if options.logprobs_mode == "raw_logprobs":
+        return ()
+    chain = [f"temperature:{options.temperature:g}"] if options.temperature != 1 else []
+    chain += [f"top_k:{options.top_k}"] if options.top_k else []
+    chain += [f"top_p:{options.top_p:g}"] if options.top_p < 1 else []
+    return tuple(chain)
+
+
+def _rollout(
+    sampled: Sequence[dict[str, Any]],
+    prompts: Sequence[dict[str, Any]],
+    checkpoint: Checkpoint,
+    descriptor: RuntimeDescriptor,
+    options: FreezeOptions,
+) -> Rollout:
+    heads = [list(item["prompt_ids"]) for item in sampled]
+    tails = [list(item["token_ids"]) for item in sampled]
+    ids = np.concatenate([np.asarray(head + tail, dtype=np.int64) for head, tail in zip(heads, tails, strict=True)])
+    lengths = [len(head) + len(tail) for head, tail in zip(heads, tails, strict=True)]
+    generated = np.concatenate(
+        [np.arange(length) >= len(head) for head, length in zip(heads, lengths, strict=True)]
+    )
+    recorded = np.full(len(ids), np.nan, dtype=np.float32)
+    recorded[generated] = np.concatenate([np.asarray(item["logprobs"], dtype=np.float32) for item in sampled])
+    return make_rollout(
+        {
+            "token_ids": ids,
+            "offsets": np.concatenate(([0], np.cumsum(lengths))),
+            "active_mask": generated,
+            "attention_mask": np.ones(len(ids), dtype=np.bool_),
+            "position_ids": np.concatenate([np.arange(length) for length in lengths]),
+            "selected_token_ids": ids,
+            "segment": generated.astype(np.int8),
+            "weight_version": np.zeros(len(ids), dtype=np.int32),
+            "recorded_logprob": recorded,
+        },
+        checkpoint=CheckpointRef(uri=checkpoint.uri, digest=checkpoint.digest),
+        tokenizer=_tokenizer(checkpoint, prompts),
+        sampling=SamplingRecord(
+            temperature=options.temperature,
+            top_k=options.top_k,
+            top_p=options.top_p,
+            seed=options.seed,
+            max_new_tokens=options.max_new_tokens,
+            logprobs_mode=options.logprobs_mode,
+            transform_chain=transform_chain(options),
+        ),
+        request_ids=[item.get("id", f"prompt-{index}") for index, item in enumerate(prompts)],
+        attesters={
+            "token_ids": "engine",
+            "recorded_logprob": "engine",
+            "masks": "manifest",
+            "position_ids": "manifest",
+            "tokenizer": "manifest",
+        },
+        generator={"runtime": descriptor.name, "settings": dict(options.settings)},
+    )
+
+
+def _tokenizer(checkpoint: Checkpoint, prompts: Sequence[dict[str, Any]]) -> TokenizerRef:
+    if checkpoint.folder is None:
+        return TokenizerRef(policy="token-ids")
+    text = any("text" in prompt for prompt in prompts)
+    found = tokenizer_digest(checkpoint.folder)
+    return TokenizerRef(
+        tokenizer_id=checkpoint.uri if found else "", digest=found, policy="add_special_tokens" if text else "token-ids"
+    )

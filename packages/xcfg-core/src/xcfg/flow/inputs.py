@@ -1,0 +1,143 @@
+"""The start of every journey: experiment file, numerical contract, frozen rollout, plan."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from xcfg.config import load_experiment
+from xcfg.contract import Contract, load_contract
+from xcfg.errors import NothingSelectedError, UsageError
+from xcfg.identity.rollout import Rollout, make_rollout, read_rollout
+from xcfg.planning import plan_experiment, select_cases
+from xcfg.plugin.known import KNOB_PREFIXES
+from xcfg.plugin.manager import PluginManager
+from xcfg.schema.codec import digest, evolve, plain
+from xcfg.schema.experiment import Experiment, FrozenIdentity, InlineIdentity
+from xcfg.schema.identity import CheckpointRef, IdentityDigests, TokenizerRef
+from xcfg.schema.plan import ExperimentCase, ExperimentPlan
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which cases of a plan a command wants. The baseline always stays: other cases are read against it."""
+
+    filter: str | None = None
+    slice: str | None = None
+    axes: tuple[str, ...] = ()
+    profile: str | None = None
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """Everything a journey starts from; nothing has been started yet."""
+
+    experiment: Experiment
+    contract: Contract
+    rollout: Rollout
+    plan: ExperimentPlan
+    all_cases: int
+
+
+def load_inputs(file: Path, manager: PluginManager, selection: Selection | None = None) -> Loaded:
+    """Return the loaded and planned experiment. Raises UsageError, IdentityError, NothingSelectedError."""
+    experiment = load_experiment(file)
+    for requirement in experiment.requires:
+        manager.require_plugin(requirement)
+    contract = load_contract(experiment.contract.source, experiment.contract.version)
+    experiment = evolve(experiment, contract=contract.ref)
+    rollout = rollout_of(experiment)
+    plan = plan_experiment(
+        experiment, manager.knobs(), identity_digests(rollout), providers=KNOB_PREFIXES
+    )
+    count = len(plan.cases)
+    if selection is not None:
+        plan = evolve(plan, cases=_selected(plan, experiment, manager, selection))
+    if not plan.cases:
+        raise NothingSelectedError("no case is left to run", hint=f"The plan has {count} cases; see `xcfg plan`.")
+    return Loaded(experiment, contract, rollout, plan, count)
+
+
+def _selected(
+    plan: ExperimentPlan, experiment: Experiment, manager: PluginManager, selection: Selection
+) -> tuple[ExperimentCase, ...]:
+    """Return the chosen cases; the baseline stays in front, for the others are read against it."""
+    if selection.profile is not None:
+        profile = manager.profile(selection.profile).record
+        raise UsageError(f"the profile {profile.name!r} cannot be applied by this version of xcfg")
+    chosen = select_cases(
+        plan,
+        experiment=experiment,
+        knobs=manager.knobs(),
+        slice_name=selection.slice or "",
+        filter_expression=selection.filter or "",
+        axes=selection.axes,
+    )
+    baseline = plan.cases[0]
+    return chosen if baseline in chosen else (baseline, *chosen)
+
+
+def rollout_of(experiment: Experiment) -> Rollout:
+    """Return the frozen rollout that the experiment names, or its inline matrices in the same form."""
+    identity = experiment.identity
+    if isinstance(identity, FrozenIdentity):
+        folder = Path(experiment.base_dir) / identity.rollout.path
+        rollout = read_rollout(folder, sha256=identity.rollout.sha256)
+        if identity.checkpoint is None:
+            return rollout
+        moved = evolve(rollout.manifest, checkpoint=evolve(rollout.manifest.checkpoint, uri=identity.checkpoint))
+        return Rollout(moved, rollout.tensors, rollout.sha256, rollout.path)
+    return inline_rollout(identity)
+
+
+def inline_rollout(identity: InlineIdentity) -> Rollout:
+    """Return the seeds' matrices as a frozen rollout; tokens that attention_mask hides are padding and dropped."""
+    keep = np.asarray(identity.attention_mask, dtype=np.bool_)
+    count, width = keep.shape
+    positions = (
+        np.asarray(identity.position_ids, dtype=np.int64)
+        if identity.position_ids
+        else np.maximum(np.cumsum(keep, axis=1) - 1, 0)
+    )
+    active = np.asarray(identity.active_mask, dtype=np.bool_)
+    first = np.argmax(active, axis=1)
+    generated = np.arange(width)[None, :] >= np.where(active.any(axis=1), first, width)[:, None]
+
+    def flat(matrix: object) -> np.ndarray:  # type: ignore[type-arg]
+        return np.asarray(matrix)[keep]
+
+    tensors = {
+        "token_ids": flat(identity.token_ids),
+        "offsets": np.concatenate(([0], np.cumsum(keep.sum(axis=1)))),
+        "active_mask": flat(active),
+        "attention_mask": np.ones(int(keep.sum()), dtype=np.bool_),
+        "position_ids": flat(positions),
+        "selected_token_ids": flat(identity.selected_token_ids),
+        "segment": flat(generated.astype(np.int8)),
+        "weight_version": np.zeros(int(keep.sum()), dtype=np.int32),
+    }
+    return make_rollout(
+        tensors,
+        checkpoint=CheckpointRef(uri=identity.checkpoint_id, model_version=identity.model_version),
+        tokenizer=TokenizerRef(tokenizer_id=identity.tokenizer_id, policy=identity.tokenizer_policy),
+        request_ids=[f"row-{index}" for index in range(count)],
+        pre_update_state=identity.pre_update_state,
+        cache_metadata=identity.cache_metadata,
+        packing_metadata=identity.packing_metadata,
+        attesters={"tokenizer": "manifest", "masks": "manifest", "weights": "engine", "token_ids": "engine"},
+    )
+
+
+def identity_digests(rollout: Rollout) -> IdentityDigests:
+    """Return the digests that stand for the logical problem in every case id: no path enters."""
+    manifest = rollout.manifest
+    checkpoint = manifest.checkpoint
+    named = {"model_version": checkpoint.model_version, "weight_version": checkpoint.weight_version}
+    return IdentityDigests(
+        rollout=rollout.sha256,
+        checkpoint=checkpoint.digest or digest({"uri": checkpoint.uri, **named}),
+        tokenizer=digest(plain(manifest.tokenizer)),
+        sampling=digest(plain(manifest.sampling)),
+    )

@@ -1,0 +1,179 @@
+"""The judgement of one case from its stored documents alone; run and verify call the same function."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from xcfg.comparison import CompareOutcome, ScoreTable, compare, coupled_changes, identity_errors
+from xcfg.contract import Contract
+from xcfg.flow.documents import Actual, IdentityDocument, Requested
+from xcfg.identity.rollout import Rollout
+from xcfg.runtime.evidence import ENDS_AS, ORDER
+from xcfg.schema.codec import evolve
+from xcfg.schema.names import Applied, Arm, Assessment, Status
+from xcfg.schema.result import COMPARISON_SCHEMA, AssessmentResult, Comparison
+from xcfg.schema.runtime import KnobApplication
+
+Columns = Mapping[str, NDArray[np.generic]]
+BUDGET = "plain_"
+PRECISE = {"plain_eager_float32": "float32", "plain_eager_float64": "float64"}
+"""Tables that also serve as the reference: eager attention is the formula itself, in a dtype that is wide enough."""
+VERDICT_ARMS = (Arm.TRAINING.value, Arm.ROLLOUT_PREFILL.value, Arm.ROLLOUT_DECODE.value)
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """The comparison, and the per-token arrays that go into token_diffs.pt."""
+
+    comparison: Comparison
+    token_diffs: dict[str, NDArray[np.generic]]
+
+
+def judge(
+    requested: Requested,
+    actual: Actual,
+    identity: IdentityDocument,
+    scores: Mapping[str, Columns],
+    rollout: Rollout,
+    contract: Contract,
+) -> Judgement:
+    """Return the judgement of a case whose arms (and reference tables) lie in `scores`, by name.
+
+    Order: settings that are not what was asked for, then identity, then numbers, then undeclared differences.
+    """
+    status, reason = _evidence(requested, actual)
+    if status is not None and requested.strict:
+        return _without_numbers(requested, contract, status, reason)
+    errors = _identity(identity, scores, rollout)
+    broken = tuple(text for arm in VERDICT_ARMS for text in errors.get(arm, ()))
+    if broken:
+        why = "; ".join(broken[:3]) + (f"; and {len(broken) - 3} more" if len(broken) > 3 else "")
+        return _without_numbers(requested, contract, Status.INVALID_IDENTITY, why, broken)
+    outcome = _numbers(requested, actual, scores, rollout, contract, errors)
+    return _finish(requested, actual, outcome, status, reason)
+
+
+def _evidence(requested: Requested, actual: Actual) -> tuple[Status | None, str]:
+    faults: list[KnobApplication] = [
+        item
+        for arm in VERDICT_ARMS
+        for item in actual.applications.get(arm, ())
+        if item.status is not Applied.APPLIED
+        and (item.path not in requested.definitions or requested.definitions[item.path].critical)
+    ]
+    if not faults:
+        return None, ""
+    worst = min(faults, key=lambda item: (ORDER.index(item.status), item.path, item.rank))
+    names = sorted({f"{item.path} on {item.side}" for item in faults if item.status is worst.status})
+    return ENDS_AS[worst.status], f"{', '.join(names)}: {worst.reason or worst.status.value}"
+
+
+def _identity(
+    identity: IdentityDocument, scores: Mapping[str, Columns], rollout: Rollout
+) -> dict[str, tuple[str, ...]]:
+    """Return the identity errors per arm; `recorded` carries no attestation of its own."""
+    found: dict[str, tuple[str, ...]] = {}
+    training = identity.reports.get(Arm.TRAINING.value, ())
+    for arm in scores:
+        if arm == Arm.RECORDED.value:
+            continue
+        builds, reports = identity.builds.get(arm, ()), identity.reports.get(arm, ())
+        dtypes = {build.weights.dtype for build in builds if build.weights is not None}
+        expected = identity.expected_weights.get(next(iter(dtypes))) if len(dtypes) == 1 else None
+        errors = identity_errors(
+            rollout, expected_weights=expected, build_reports=builds, score_reports=reports, transforms_of=training
+        )
+        if errors:
+            found[arm] = tuple(f"{arm}: {text}" for text in errors)
+    return found
+
+
+def _numbers(
+    requested: Requested,
+    actual: Actual,
+    scores: Mapping[str, Columns],
+    rollout: Rollout,
+    contract: Contract,
+    errors: Mapping[str, tuple[str, ...]],
+) -> CompareOutcome:
+    tables = {
+        arm: table(arm, columns, actual.compute_dtypes.get(arm, ""))
+        for arm, columns in scores.items()
+        if arm not in errors
+    }
+    budget = {name.replace("_", ":"): item for name, item in tables.items() if name.startswith(BUDGET)}
+    budget |= {f"reference:{dtype}": tables[name] for name, dtype in PRECISE.items() if name in tables}
+    arms = {name: item for name, item in tables.items() if not name.startswith(BUDGET)}
+    outcome = compare(arms, rollout, contract, verdict_arm=requested.verdict_arm, reference=budget)
+    lost = sorted(name for name in errors if name.startswith(BUDGET))
+    if lost and outcome.comparison.assessment.assessment == Assessment.NO_REFERENCE.value:
+        why = f"{', '.join(lost)} did not pass the identity gate: {errors[lost[0]][0]}"
+        lacking = evolve(outcome.comparison.assessment, reason=why)
+        return CompareOutcome(evolve(outcome.comparison, assessment=lacking), outcome.token_diffs)
+    return outcome
+
+
+def table(arm: str, columns: Columns, compute_dtype: str) -> ScoreTable:
+    """Return the columns of one side score as the comparator takes them."""
+    owner = columns.get("owner_rank")
+    return ScoreTable(
+        arm=arm,
+        compute_dtype=compute_dtype,
+        logprob=columns["selected_logprob"],  # type: ignore[arg-type]
+        active=columns["active"].astype(np.bool_, copy=False),
+        columns=dict(columns),
+        owner_rank=None if owner is None else owner.astype(np.int16, copy=False),
+    )
+
+
+def _finish(
+    requested: Requested, actual: Actual, outcome: CompareOutcome, status: Status | None, reason: str
+) -> Judgement:
+    tiers = {path: facts.tier for path, facts in requested.definitions.items()}
+    coupled: list[dict[str, object]] = []
+    undeclared: list[dict[str, object]] = []
+    declared = set(requested.delta)
+    for arm in VERDICT_ARMS:
+        if arm in actual.applications and arm in actual.baseline:
+            changed, semantic = coupled_changes(actual.baseline[arm], actual.applications[arm], declared, tiers)
+            coupled += changed
+            undeclared += semantic
+    replicas = tuple({"arm": arm, **item} for arm, items in actual.replica_disagreements.items() for item in items)
+    comparison = evolve(
+        outcome.comparison,
+        coupled_changes=tuple(coupled),
+        undeclared_differences=tuple(undeclared),
+        replica_disagreements=replicas,
+    )
+    if status is not None:
+        comparison = evolve(comparison, status=status.value, reason=reason)
+    elif undeclared and comparison.status in (Status.PASS.value, Status.MISMATCH.value):
+        names = ", ".join(sorted({str(item["path"]) for item in undeclared}))
+        comparison = evolve(
+            comparison,
+            status=Status.NOT_COMPARABLE.value,
+            reason=f"{names} differ from the baseline and the case does not declare it",
+        )
+    return Judgement(comparison, dict(outcome.token_diffs))
+
+
+def _without_numbers(
+    requested: Requested, contract: Contract, status: Status, reason: str, errors: tuple[str, ...] = ()
+) -> Judgement:
+    comparison = Comparison(
+        schema_version=COMPARISON_SCHEMA,
+        status=status.value,
+        reason=reason,
+        verdict_edge="training_vs_rollout",
+        verdict_arm=requested.verdict_arm,
+        threshold=None,
+        edges={},
+        assessment=AssessmentResult(assessment=Assessment.NO_REFERENCE.value, reason="the case has no numbers"),
+        identity_errors=errors,
+        contract={"source": contract.source, "version": contract.version, "digest": contract.ref.digest},
+    )
+    return Judgement(comparison, {})

@@ -1,0 +1,40 @@
+"""What a person may choose when a plan is run; nothing here changes what counts as equal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from xcfg.flow.inputs import Selection
+
+Event = dict[str, Any]
+
+
+def ignore(_: Event) -> None:
+    """Drop a progress event."""
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """Runtimes, devices, places and limits of one run.
+
+    build_timeout, score_timeout: seconds per engine build and per score request.
+    columns: optional score columns to keep. on_boundary: called at every write boundary of the store.
+    """
+
+    rollout: str = "torch"
+    training: str = "torch"
+    rollout_devices: tuple[str, ...] = ("cpu",)
+    training_devices: tuple[str, ...] = ("cpu",)
+    output_root: Path = Path("runs")
+    build_timeout: float = 900.0
+    score_timeout: float = 3600.0
+    resume: bool = True
+    allow_smoke: bool = False
+    columns: tuple[str, ...] = ()
+    max_workers: int = 1
+    selection: Selection = field(default_factory=Selection)
+    on_event: Callable[[Event], None] = ignore
+    on_boundary: Callable[[str], None] | None = None

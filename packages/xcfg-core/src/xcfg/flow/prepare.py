@@ -1,0 +1,291 @@
+"""From a planned case to the side scores it needs, or the reason why it cannot be honoured."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from xcfg.errors import UsageError
+from xcfg.flow.checkpoints import Checkpoint
+from xcfg.flow.inputs import Loaded
+from xcfg.flow.options import RunOptions
+from xcfg.operators import OperatorResolutionError, OperatorSession, ResolutionContext, SemanticOperatorCatalog
+from xcfg.plugin._compat import unmet
+from xcfg.plugin._resolve import resolve
+from xcfg.plugin.manager import PluginManager
+from xcfg.running.launch import LaunchSpec
+from xcfg.runtime.environment import scoring_environment
+from xcfg.runtime.fingerprints import fingerprints
+from xcfg.runtime.keys import score_facts, score_key
+from xcfg.runtime.sides import request_knobs, side_knobs, unsupported
+from xcfg.schema._base import Value
+from xcfg.schema.knobs import KnobDefinition
+from xcfg.schema.names import Arm, Role, Side
+from xcfg.schema.operators import OperatorBinding, OperatorChoice
+from xcfg.schema.plan import ExperimentCase
+from xcfg.schema.runtime import Placement, PlacementRequest, RuntimeDescriptor
+from xcfg.schema.worker import PROTOCOL, ScoreRequest, WorkerSpec
+
+RECORDED_RUNTIME = "recorded"
+
+
+@dataclass(frozen=True)
+class ScoreJob:
+    """One side score to be had: from the store, from a worker, or (recorded) from the rollout itself.
+
+    table: its name in a case, safe as part of a file name: the arm, or `plain_sdpa_bfloat16` and the like.
+    """
+
+    key: str
+    facts: dict[str, Any]
+    arm: str
+    table: str
+    side: str
+    knobs: dict[str, Value]
+    bindings: dict[str, OperatorBinding]
+    launch: LaunchSpec | None
+    request: ScoreRequest
+    label: str
+
+
+@dataclass(frozen=True)
+class PreparedCase:
+    """A case with its jobs by arm, or with the reason why there are none.
+
+    reference: jobs of the precision budget, by table (`plain_eager_float32`, `plain_sdpa_bfloat16`).
+    """
+
+    case: ExperimentCase
+    jobs: dict[str, ScoreJob] = field(default_factory=dict)
+    reference: dict[str, ScoreJob] = field(default_factory=dict)
+    unsupported: dict[str, str] = field(default_factory=dict)
+    verdict_arm: str = ""
+
+    @property
+    def keys(self) -> list[str]:
+        """Keys of every side score that the case needs, verdict arms first."""
+        return [job.key for job in (*self.jobs.values(), *self.reference.values())]
+
+
+class Preparer:
+    """Turns cases into jobs; holds what is equal for all cases of one run."""
+
+    def __init__(
+        self, loaded: Loaded, manager: PluginManager, options: RunOptions, checkpoint: Checkpoint, rollout_folder: str
+    ) -> None:
+        """Check that both runtimes exist, are installed and can score their side."""
+        self.loaded, self.options, self.checkpoint = loaded, options, checkpoint
+        self.rollout_folder = rollout_folder
+        self.definitions: dict[str, KnobDefinition] = manager.knobs()
+        self.backends = manager.operator_backends()
+        self.descriptors = {
+            "rollout": self._usable(manager, options.rollout, "rollout"),
+            "training": self._usable(manager, options.training, "training"),
+        }
+        self.reference_runtime = self._reference_runtime(manager)
+        self.devices = {
+            "rollout": options.rollout_devices,
+            "training": options.training_devices,
+            "reference": options.training_devices,
+        }
+
+    @staticmethod
+    def _usable(manager: PluginManager, name: str, side: str) -> RuntimeDescriptor:
+        record: RuntimeDescriptor = manager.runtime(name).record
+        if not record.arms.get(side):
+            able = ", ".join(sorted(record.arms)) or "none"
+            raise UsageError(
+                f"the runtime {name!r} cannot score the {side} side", hint=f"It scores: {able}. Name another runtime."
+            )
+        return record
+
+    def _reference_runtime(self, manager: PluginManager) -> RuntimeDescriptor | None:
+        able = [
+            item.record
+            for item in manager.runtimes()
+            if item.record.arms.get("reference") and not unmet(item.record.requires)
+        ]
+        chosen = [record for record in able if record.name in (self.options.training, self.options.rollout)]
+        return next(iter(chosen or sorted(able, key=lambda record: record.name)), None)
+
+    @cached_property
+    def verdict_arm(self) -> str:
+        """rollout_decode where the rollout runtime replays, else rollout_prefill; fixed for the experiment."""
+        descriptor = self.descriptors["rollout"]
+        decode = descriptor.forced_replay and Arm.ROLLOUT_DECODE.value in descriptor.arms["rollout"]
+        return Arm.ROLLOUT_DECODE.value if decode else Arm.ROLLOUT_PREFILL.value
+
+    def prepare(self, case: ExperimentCase) -> PreparedCase:
+        """Return the jobs of `case`; a value that a runtime cannot honour makes the case unsupported."""
+        reasons: dict[str, str] = {}
+        jobs: dict[str, ScoreJob] = {}
+        for side in ("training", "rollout"):
+            descriptor = self.descriptors[side]
+            knobs = side_knobs(case.knobs, self.definitions, side)
+            reasons.update(unsupported(descriptor, side, knobs))
+            if reasons:
+                continue
+            placement = self._place(descriptor, side, knobs, case.runtime_options.get(side, {}))
+            reasons.update(placement.unsupported)
+            bindings = self._bind(case, side, descriptor, knobs, placement, reasons)
+            if reasons:
+                continue
+            for arm in self._arms(side):
+                jobs[arm] = self._job(case, descriptor, side, arm, knobs, placement, bindings)
+        if case.role in (Role.COLD.value, Role.WARM.value):
+            reasons[f"controls.{case.role}"] = "neither runtime declares a cache that outlives one request"
+        if not reasons and self.verdict_arm not in jobs:
+            reasons["rollout"] = f"the runtime cannot supply the verdict arm {self.verdict_arm}"
+        if reasons:
+            return PreparedCase(case=case, unsupported=reasons, verdict_arm=self.verdict_arm)
+        self._add_recorded(jobs)
+        return PreparedCase(case=case, jobs=jobs, reference=self._reference(case), verdict_arm=self.verdict_arm)
+
+    def _arms(self, side: str) -> tuple[str, ...]:
+        return self.descriptors[side].arms[side]
+
+    def _place(
+        self, descriptor: RuntimeDescriptor, side: str, knobs: Mapping[str, Value], options: Mapping[str, Any]
+    ) -> Placement:
+        place: Any = resolve(descriptor.placement, install_hint=descriptor.install_hint)
+        request = PlacementRequest(side=side, knobs=dict(knobs), options=dict(options), devices=self.devices[side])
+        placement: Placement = place(request)
+        return placement
+
+    def _bind(
+        self,
+        case: ExperimentCase,
+        side: str,
+        descriptor: RuntimeDescriptor,
+        knobs: Mapping[str, Value],
+        placement: Placement,
+        reasons: dict[str, str],
+    ) -> dict[str, OperatorBinding]:
+        catalog = SemanticOperatorCatalog.from_provided(self.backends, runtimes=(descriptor.name,))
+        session = OperatorSession(catalog, descriptor.policies)
+        context = ResolutionContext(
+            device=placement.devices[0].split(":")[0],
+            dtype=str(knobs.get("rollout.dtype") or knobs.get("training.compute_dtype") or ""),
+            topology={name.split(".")[-1]: value for name, value in knobs.items() if isinstance(value, int)},
+            runtime=descriptor.name,
+            strict=self.loaded.experiment.strict_fallback,
+            allow_smoke=self.options.allow_smoke,
+        )
+        bound = {}
+        for operation, choices in case.operators.items():
+            try:
+                bound[operation] = session.resolve(operation, side, choices[side], context)
+            except OperatorResolutionError as error:
+                reasons[f"operators.{operation}.{side}"] = error.message
+        return bound
+
+    def _job(
+        self,
+        case: ExperimentCase,
+        descriptor: RuntimeDescriptor,
+        side: str,
+        arm: str,
+        knobs: dict[str, Value],
+        placement: Placement,
+        bindings: dict[str, OperatorBinding],
+        table: str = "",
+    ) -> ScoreJob:
+        table = table or arm
+        options = case.runtime_options.get(side, {})
+        spec = WorkerSpec(
+            protocol=PROTOCOL,
+            runtime=descriptor.name,
+            adapter=descriptor.adapter,
+            side=side,
+            knobs=knobs,
+            options=options,
+            operators=bindings,
+            checkpoint=str(self.checkpoint.folder or ""),
+            checkpoint_uri=self.checkpoint.uri,
+            rollout=self.rollout_folder,
+            world_size=placement.world_size,
+            devices=placement.devices,
+        )
+        facts = score_facts(
+            runtime=descriptor.name,
+            side=side,
+            arm=arm,
+            role=case.role,
+            index=case.index,
+            knobs=knobs,
+            options=options,
+            bindings=bindings,
+            checkpoint=self.checkpoint.digest,
+            rollout=self.loaded.rollout.sha256,
+            placement=placement,
+            columns=self.options.columns,
+            environment=scoring_environment(sources=tuple(descriptor.sources), devices=tuple(placement.devices)),
+        )
+        launch = LaunchSpec(
+            spec=spec,
+            placement=placement,
+            fingerprints=fingerprints(
+                runtime=descriptor.name,
+                side=side,
+                knobs=knobs,
+                definitions=self.definitions,
+                options=options,
+                checkpoint=self.checkpoint.digest,
+                placement=placement,
+                bindings=bindings,
+            ),
+            fresh=case.role == Role.FRESH.value,
+        )
+        key = score_key(facts)
+        request = ScoreRequest(
+            id=key[:16],
+            arm=arm,
+            knobs=request_knobs(knobs, self.definitions),
+            columns=self.options.columns,
+            shuffle_seed=case.index + 1 if case.role == Role.SHUFFLED.value else None,
+        )
+        label = f"{case.label} · {arm}" if table == arm else table
+        return ScoreJob(key, facts, arm, table, side, knobs, bindings, launch, request, label)
+
+    def _add_recorded(self, jobs: dict[str, ScoreJob]) -> None:
+        rollout = self.loaded.rollout
+        if "recorded_logprob" not in rollout.tensors:
+            return
+        facts = {"runtime": RECORDED_RUNTIME, "arm": Arm.RECORDED.value, "rollout": rollout.sha256}
+        key = score_key(facts)
+        request = ScoreRequest(id=key[:16], arm=Arm.RECORDED.value)
+        jobs[Arm.RECORDED.value] = ScoreJob(
+            key, facts, Arm.RECORDED.value, Arm.RECORDED.value, Side.ROLLOUT.value, {}, {}, None, request, "recorded"
+        )
+
+    def _reference(self, case: ExperimentCase) -> dict[str, ScoreJob]:
+        """Return the jobs of the precision budget: one precise score, and plain eager and sdpa per compute dtype."""
+        descriptor = self.reference_runtime
+        if descriptor is None or not self.loaded.plan.reference or self.checkpoint.folder is None:
+            return {}
+        dtypes = sorted({str(case.knobs["rollout.dtype"]), str(case.knobs["training.compute_dtype"])})
+        precise = "float64" if "float32" in dtypes else "float32"
+        wanted = [(precise, "eager"), *((dtype, attention) for dtype in dtypes for attention in ("eager", "sdpa"))]
+        jobs = (self._reference_job(descriptor, dtype, attention) for dtype, attention in wanted)
+        return {job.table: job for job in jobs}
+
+    def _reference_job(self, descriptor: RuntimeDescriptor, dtype: str, attention: str) -> ScoreJob:
+        name = f"plain_{attention}_{dtype}"
+        knobs: dict[str, Value] = {
+            "batch.size": 1,
+            "training.attention_backend": attention,
+            "training.compute_dtype": dtype,
+        }
+        side = Side.REFERENCE.value
+        placement = self._place(descriptor, side, knobs, {})
+        choice = OperatorChoice(backend="reference")
+        stand_in = ExperimentCase(
+            case_id="", label=name, knobs=knobs, delta={}, operators={"selected_logprob": {side: choice}}
+        )
+        reasons: dict[str, str] = {}
+        bindings = self._bind(stand_in, side, descriptor, knobs, placement, reasons)
+        if reasons:
+            raise UsageError(f"the precision budget cannot be scored: {reasons}", hint="Set controls.reference to false to do without.")
+        return self._job(stand_in, descriptor, side, Arm.REFERENCE.value, knobs, placement, bindings, table=name)

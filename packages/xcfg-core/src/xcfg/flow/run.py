@@ -1,0 +1,200 @@
+"""The main journey: experiment file -> plan -> side scores -> judgements -> sealed attempts -> summary."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from xcfg.artifacts.store import Store
+from xcfg.artifacts.stored import StoredAttempt
+from xcfg.flow.checkpoints import Checkpoint, find_checkpoint
+from xcfg.flow.inputs import Loaded, load_inputs
+from xcfg.flow.judge import judge
+from xcfg.flow.options import RunOptions
+from xcfg.flow.prepare import PreparedCase, Preparer, ScoreJob
+from xcfg.flow.record import Recorder, failure_document, failure_of
+from xcfg.flow.resume import resumable
+from xcfg.flow.scores import ScoreFailure, Scorer, SideScore
+from xcfg.flow.summary import case_summary, run_summary
+from xcfg.plugin.manager import PluginManager
+from xcfg.running.pool import WorkerPool
+from xcfg.schema.codec import plain
+from xcfg.schema.names import Status
+from xcfg.schema.summary import CaseSummary, RunSummary
+
+
+def run(file: Path, manager: PluginManager, options: RunOptions) -> RunSummary:
+    """Run the experiment in `file`; every finished case is sealed, whatever happens to the others.
+
+    Raises UsageError and IdentityError before anything is started. Ctrl-C ends with exit_code 130 in the summary.
+    """
+    loaded = load_inputs(file, manager, options.selection)
+    checkpoint = find_checkpoint(
+        loaded.rollout.manifest.checkpoint.uri,
+        manager,
+        runtimes=(options.rollout, options.training),
+        base_dir=loaded.experiment.base_dir,
+        digest=loaded.rollout.manifest.checkpoint.digest,
+    )
+    store = Store(options.output_root, loaded.experiment.experiment_id, on_boundary=options.on_boundary)
+    rollout_folder = store.put_rollout(loaded.rollout)
+    preparer = Preparer(loaded, manager, options, checkpoint, str(rollout_folder))
+    prepared = [preparer.prepare(case) for case in loaded.plan.cases]
+    revision = store.open_experiment(
+        describe(loaded), [plain(case) for case in loaded.plan.cases], plain(loaded.plan.identity)
+    )
+    recorder = Recorder(
+        store=store,
+        loaded=loaded,
+        checkpoint=checkpoint,
+        definitions=preparer.definitions,
+        runtimes={"rollout": options.rollout, "training": options.training},
+        revision=revision,
+        strict=loaded.experiment.strict_fallback,
+    )
+    with tempfile.TemporaryDirectory(prefix="xcfg-") as scratch:
+        pool = WorkerPool(
+            Path(scratch),
+            max_alive=options.max_workers,
+            build_timeout=options.build_timeout,
+            score_timeout=options.score_timeout,
+            on_event=options.on_event,
+        )
+        try:
+            return Run(loaded, checkpoint, manager, options, recorder, prepared, pool).execute()
+        finally:
+            pool.close()
+
+
+def describe(loaded: Loaded) -> dict[str, object]:
+    """Return experiment.json: the normalised experiment without paths of this machine."""
+    document: dict[str, object] = plain(loaded.experiment)
+    return {name: value for name, value in document.items() if name not in ("base_dir", "source")}
+
+
+@dataclass
+class Run:
+    """The state of one run: which cases still wait for which scores."""
+
+    loaded: Loaded
+    checkpoint: Checkpoint
+    manager: PluginManager
+    options: RunOptions
+    recorder: Recorder
+    prepared: list[PreparedCase]
+    pool: WorkerPool
+    summaries: dict[str, CaseSummary] = field(default_factory=dict)
+    charged: set[str] = field(default_factory=set)
+
+    def execute(self) -> RunSummary:
+        """Return the summary after every case has ended, been resumed, or been cancelled."""
+        interrupted = False
+        self.scorer = Scorer(
+            self.recorder.store,
+            self.pool,
+            self.loaded.rollout,
+            self.recorder.definitions,
+            strict=self.recorder.strict,
+            on_event=self.options.on_event,
+            reuse=self.options.resume,
+        )
+        try:
+            waiting = [item for item in self.prepared if not self._ends_at_once(item)]
+            jobs: dict[str, ScoreJob] = {}
+            for item in waiting:
+                for job in (*item.jobs.values(), *item.reference.values()):
+                    jobs.setdefault(job.key, job)
+            self.scorer.obtain(jobs.values(), lambda _: self._advance(waiting))
+            self._advance(waiting)
+        except KeyboardInterrupt:
+            interrupted = True
+        return run_summary(self.loaded, self.options, self.prepared, self.summaries, interrupted=interrupted)
+
+    def _ends_at_once(self, item: PreparedCase) -> bool:
+        if self.options.resume:
+            attempt = resumable(self.recorder, item)
+            if attempt is not None:
+                self._done(item, attempt, resumed=True)
+                return True
+        if not item.unsupported:
+            return False
+        reason = "; ".join(f"{path}: {why}" for path, why in sorted(item.unsupported.items()))
+        failure = failure_document(Status.UNSUPPORTED, reason, unsupported=item.unsupported)
+        self._done(item, self.recorder.write_failure(item, failure, {}), reason=reason)
+        return True
+
+    def _advance(self, waiting: list[PreparedCase]) -> None:
+        """Judge every waiting case whose scores, and the baseline's, have all ended."""
+        baseline = self.prepared[0]
+        for item in list(waiting):
+            if item.case.case_id in self.summaries:
+                continue
+            needed = [*item.keys, *(job.key for job in baseline.jobs.values() if baseline in waiting)]
+            if all(key in self.scorer.outcomes for key in needed):
+                self._judge(item)
+
+    def _judge(self, item: PreparedCase) -> None:
+        self.manager.observe_before_case(item.case)
+        started = time.monotonic()
+        outcomes = {arm: self.scorer.outcomes[job.key] for arm, job in item.jobs.items()}
+        failed = [(arm, outcome) for arm, outcome in outcomes.items() if isinstance(outcome, ScoreFailure)]
+        if failed:
+            arm, failure = failed[0]
+            attempt = self.recorder.write_failure(item, failure_of(arm, failure), failure.logs)
+            self._done(item, attempt, reason=f"{arm}: {failure.reason}", seconds=self._charge(item, started))
+            return
+        scores = {arm: outcome for arm, outcome in outcomes.items() if isinstance(outcome, SideScore)}
+        for name, job in item.reference.items():
+            outcome = self.scorer.outcomes[job.key]
+            if isinstance(outcome, SideScore):
+                scores[name] = outcome
+        documents = (
+            self.recorder.requested(item),
+            self.recorder.actual(scores, self._baseline_scores()),
+            self.recorder.identity(scores, self._weights(scores)),
+        )
+        columns = {name: score.columns for name, score in scores.items()}
+        judgement = judge(*documents, columns, self.loaded.rollout, self.loaded.contract)
+        attempt = self.recorder.write(item, documents, scores, judgement)
+        self._done(item, attempt, seconds=self._charge(item, started))
+
+    def _baseline_scores(self) -> dict[str, SideScore]:
+        """Return the baseline's side scores, also where the baseline itself was resumed."""
+        found = {}
+        for arm, job in self.prepared[0].jobs.items():
+            outcome = self.scorer.outcomes.get(job.key) or self.scorer.stored(job)
+            if isinstance(outcome, SideScore):
+                found[arm] = outcome
+        return found
+
+    def _weights(self, scores: Mapping[str, SideScore]) -> dict[str, dict[str, str]]:
+        dtypes = {build.weights.dtype for score in scores.values() for build in score.builds if build.weights}
+        return {dtype: self.checkpoint.weights(dtype) for dtype in sorted(dtypes)}
+
+    def _charge(self, item: PreparedCase, started: float) -> dict[str, float]:
+        """Return the seconds of a case; a shared score counts for the first case that needed it."""
+        total = {"build": 0.0, "score": 0.0}
+        for key in item.keys:
+            outcome = self.scorer.outcomes.get(key)
+            if outcome is not None and key not in self.charged:
+                self.charged.add(key)
+                for name in total:
+                    total[name] += outcome.seconds.get(name, 0.0)
+        return {**total, "compare": time.monotonic() - started}
+
+    def _done(
+        self,
+        item: PreparedCase,
+        attempt: StoredAttempt,
+        *,
+        resumed: bool = False,
+        reason: str = "",
+        seconds: Mapping[str, float] | None = None,
+    ) -> None:
+        summary = case_summary(item.case, attempt, resumed=resumed, reason=reason, seconds=seconds or {})
+        self.summaries[item.case.case_id] = summary
+        self.options.on_event({"event": "case", "summary": summary, "total": len(self.prepared)})
+        self.manager.observe_after_case(item.case, summary)

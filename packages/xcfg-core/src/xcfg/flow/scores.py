@@ -1,0 +1,250 @@
+"""Obtaining side scores: from the store where a sealed one has the same key, otherwise from a worker."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from xcfg.artifacts.store import Store
+from xcfg.artifacts.stored import ScoreFacts, StoredScore
+from xcfg.artifacts.tensors import save_pt
+from xcfg.errors import (
+    ExecutionError,
+    LaunchError,
+    MissingRankError,
+    ScoreTimeoutError,
+    UsageError,
+    WorkerError,
+    XcfgError,
+)
+from xcfg.flow.options import Event
+from xcfg.flow.prepare import ScoreJob
+from xcfg.identity.rollout import Rollout
+from xcfg.running.order import order_scores
+from xcfg.running.launch import LaunchSpec, RawScore
+from xcfg.running.pool import WorkerPool
+from xcfg.runtime.evidence import judged, latest, verdict_of
+from xcfg.runtime.merge import merge_ranks
+from xcfg.schema.codec import convert, plain, pretty_json
+from xcfg.schema.knobs import KnobDefinition
+from xcfg.schema.names import Status
+from xcfg.schema.runtime import KnobApplication
+from xcfg.schema.worker import BuildReport, RankRecord, ScoreReport
+
+ERROR_STATUS = {"unsupported": Status.UNSUPPORTED, "identity": Status.INVALID_IDENTITY}
+
+
+@dataclass(frozen=True)
+class SideScore:
+    """A sealed side score, read back from the store: what the judge sees."""
+
+    stored: StoredScore
+    columns: dict[str, NDArray[np.generic]]
+    applications: tuple[KnobApplication, ...]
+    builds: tuple[BuildReport, ...]
+    reports: tuple[ScoreReport, ...]
+    records: tuple[RankRecord, ...]
+    replica_disagreements: tuple[dict[str, Any], ...]
+    seconds: dict[str, float] = field(default_factory=dict)
+    resumed: bool = False
+
+    @property
+    def compute_dtype(self) -> str:
+        """The compute dtype that every rank observed; empty when a rank saw none or they disagree."""
+        seen = {report.compute_dtype for report in self.reports}
+        return next(iter(seen)) if len(seen) == 1 else ""
+
+
+@dataclass(frozen=True)
+class ScoreFailure:
+    """Why a side score does not exist: a status, a sentence, and the worker logs that were kept."""
+
+    status: Status
+    reason: str
+    logs: dict[str, Path] = field(default_factory=dict)
+    applications: tuple[KnobApplication, ...] = ()
+    seconds: dict[str, float] = field(default_factory=dict)
+
+
+Outcome = SideScore | ScoreFailure
+
+
+def read_side_score(stored: StoredScore, *, resumed: bool, seconds: Mapping[str, float] | None = None) -> SideScore:
+    """Return a sealed side score with its documents decoded. Raises ArtifactError."""
+    columns, _ = stored.tensors("score.pt")
+    ranks, applications = stored.json("ranks.json"), stored.json("applications.json")
+    return SideScore(
+        stored=stored,
+        columns=columns,
+        applications=convert(applications["applications"], tuple[KnobApplication, ...]),
+        builds=convert(ranks["builds"], tuple[BuildReport, ...]),
+        reports=convert(ranks["reports"], tuple[ScoreReport, ...]),
+        records=convert(ranks["records"], tuple[RankRecord, ...]),
+        replica_disagreements=tuple(ranks["replica_disagreements"]),
+        seconds=dict(seconds or {}),
+        resumed=resumed,
+    )
+
+
+class Scorer:
+    """Serves outcomes by key; scores what the store lacks, in an order that reuses workers."""
+
+    def __init__(
+        self,
+        store: Store,
+        pool: WorkerPool,
+        rollout: Rollout,
+        definitions: Mapping[str, KnobDefinition],
+        *,
+        strict: bool,
+        on_event: Callable[[Event], None],
+        reuse: bool = True,
+    ) -> None:
+        """Keep what is equal for all scores of a run."""
+        self.store, self.pool, self.rollout, self.definitions = store, pool, rollout, definitions
+        self.strict, self.on_event, self.reuse = strict, on_event, reuse
+        self.outcomes: dict[str, Outcome] = {}
+
+    def obtain(self, jobs: Iterable[ScoreJob], on_done: Callable[[ScoreJob], None]) -> None:
+        """Obtain every distinct job once; `on_done` is called after each, in the order in which they end."""
+        distinct = {job.key: job for job in jobs}
+        waiting = []
+        for job in distinct.values():
+            found = self.stored(job)
+            if found is None:
+                waiting.append(job)
+                continue
+            self.outcomes[job.key] = found
+            on_done(job)
+        total = len(waiting)
+        plain_jobs = [job for job in waiting if job.launch is None]
+        launched = [job for job in waiting if job.launch is not None]
+        for number, job in enumerate([*plain_jobs, *order_scores(launched, _launch)], start=1):
+            self.on_event({"event": "score", "label": job.label, "number": number, "total": total})
+            self.outcomes[job.key] = self._score(job)
+            on_done(job)
+
+    def stored(self, job: ScoreJob) -> Outcome | None:
+        """Return the sealed side score of `job`, or None; one that does not read back is reported and ignored."""
+        if not self.reuse:
+            return None
+        stored = self.store.find_score(job.key)
+        if stored is None:
+            return None
+        try:
+            return read_side_score(stored, resumed=True)
+        except XcfgError as error:
+            self.on_event({"event": "rejected", "path": str(stored.path), "reason": error.message})
+            return None
+
+    def _score(self, job: ScoreJob) -> Outcome:
+        started = time.monotonic()
+        try:
+            if job.launch is None:
+                return self._publish_recorded(job)
+            raw = self.pool.score(job.launch, job.request, check=self._checker(job))
+            return self._publish(job, raw)
+        except EvidenceRefusedError as error:
+            return ScoreFailure(error.status, error.message, applications=error.applications)
+        except (ExecutionError, UsageError) as error:
+            elapsed = {"build": 0.0, "score": time.monotonic() - started}
+            return ScoreFailure(_status_of(error), str(error), logs=getattr(error, "logs", {}), seconds=elapsed)
+
+    def _checker(self, job: ScoreJob) -> Callable[[tuple[BuildReport, ...]], None]:
+        """Return the gate between build and score: a strict case ends before it is scored."""
+
+        def check(builds: tuple[BuildReport, ...]) -> None:
+            if not self.strict:
+                return
+            reported = latest(item for build in builds for item in build.applications)
+            present = {item.path for item in reported}
+            requested = {path: value for path, value in job.knobs.items() if path in present}
+            applications = judged(requested, reported, [build.rank for build in builds], job.side)
+            status, reason = verdict_of(applications, self.definitions)
+            if status is not None:
+                raise EvidenceRefusedError(status, reason, applications)
+
+        return check
+
+    def _publish(self, job: ScoreJob, raw: RawScore) -> SideScore:
+        active = self.rollout.active
+        merged = merge_ranks(raw.reports, raw.columns, active)
+        reported = latest(
+            item for report in (*raw.builds, *raw.reports) for item in report.applications
+        )
+        applications = judged(job.knobs, reported, [report.rank for report in raw.reports], job.side)
+        files: dict[str, bytes | Path] = {
+            "score.pt": save_pt(merged.columns, {"arm": job.table, "side": job.side, "key": job.key}),
+            "applications.json": pretty_json({"applications": applications}),
+            "ranks.json": pretty_json(
+                {
+                    "builds": raw.builds,
+                    "reports": raw.reports,
+                    "records": merged.records,
+                    "replica_disagreements": merged.replica_disagreements,
+                    "unobserved": [],
+                }
+            ),
+            "operators.json": pretty_json(job.bindings),
+            "timeline.json": pretty_json(
+                {"seconds": raw.seconds, "spans": [span for report in raw.reports for span in report.timeline]}
+            ),
+        }
+        files |= {name: path for name, path in raw.logs.items() if path.exists()}
+        return read_side_score(self._put(job, files), resumed=False, seconds=raw.seconds)
+
+    def _publish_recorded(self, job: ScoreJob) -> SideScore:
+        columns: dict[str, NDArray[np.generic]] = {
+            "selected_logprob": self.rollout.tensors["recorded_logprob"],
+            "active": self.rollout.active,
+        }
+        files: dict[str, bytes | Path] = {
+            "score.pt": save_pt(columns, {"arm": job.table, "side": job.side, "key": job.key}),
+            "applications.json": pretty_json({"applications": []}),
+            "ranks.json": pretty_json({"builds": [], "reports": [], "records": [], "replica_disagreements": []}),
+            "operators.json": pretty_json({}),
+            "timeline.json": pretty_json({"seconds": {}, "spans": []}),
+        }
+        return read_side_score(self._put(job, files), resumed=False)
+
+    def _put(self, job: ScoreJob, files: Mapping[str, bytes | Path]) -> StoredScore:
+        facts = ScoreFacts(
+            key=job.key, arm=job.table, side=job.side, rollout=self.rollout.sha256, environment=plain(job.facts)
+        )
+        return self.store.put_score(facts, files, fresh=not self.reuse)
+
+
+class EvidenceRefusedError(ExecutionError):
+    """A strict case whose engine does not run what was asked for; it ends before it is scored."""
+
+    kind = "evidence"
+
+    def __init__(self, status: Status, reason: str, applications: tuple[KnobApplication, ...]) -> None:
+        """Keep the status in which the case ends and the applications that say why."""
+        super().__init__(reason)
+        self.status, self.applications = status, applications
+
+
+def _launch(job: ScoreJob) -> LaunchSpec:
+    if job.launch is None:
+        raise WorkerError(f"the score {job.label!r} needs no worker")
+    return job.launch
+
+
+def _status_of(error: XcfgError) -> Status:
+    named = ERROR_STATUS.get(getattr(error, "error_kind", ""))
+    if named is not None:
+        return named
+    if isinstance(error, ScoreTimeoutError):
+        return Status.TIMEOUT
+    if isinstance(error, LaunchError):
+        return Status.LAUNCH_FAILED
+    if isinstance(error, MissingRankError):
+        return Status.MISSING_RANK
+    return Status.WORKER_FAILED

@@ -1,0 +1,109 @@
+"""The run summary (`xcfg.run_summary.v1`) from sealed attempts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from xcfg.artifacts.stored import StoredAttempt
+from xcfg.flow.documents import Failure
+from xcfg.flow.inputs import Loaded
+from xcfg.flow.options import RunOptions
+from xcfg.flow.prepare import PreparedCase
+from xcfg.flow.recheck import decode
+from xcfg.schema.names import Assessment, Status, exit_code
+from xcfg.schema.plan import ExperimentCase
+from xcfg.schema.result import Comparison, EdgeResult
+from xcfg.schema.summary import (
+    RUN_SUMMARY,
+    CaseSummary,
+    ContractSummary,
+    EdgeSummary,
+    RunSummary,
+    Seconds,
+)
+
+
+def case_summary(
+    case: ExperimentCase,
+    attempt: StoredAttempt,
+    *,
+    resumed: bool,
+    reason: str = "",
+    seconds: Mapping[str, float],
+) -> CaseSummary:
+    """Return the summary line of a sealed attempt; the figures are read back from what was sealed."""
+    comparison = _comparison(attempt)
+    if comparison is None and not reason:
+        reason = decode(attempt, "failure.json", Failure).reason
+    return CaseSummary(
+        case_id=case.case_id,
+        attempt_id=attempt.seal.attempt_id,
+        label=case.label,
+        status=attempt.seal.status,
+        assessment=attempt.seal.assessment or Assessment.NO_REFERENCE.value,
+        reason=comparison.reason if comparison is not None else reason,
+        resumed=resumed,
+        threshold=comparison.threshold if comparison is not None else None,
+        edges={name: edge_summary(edge) for name, edge in comparison.edges.items()} if comparison is not None else {},
+        seconds=Seconds(
+            build=seconds.get("build", 0.0), score=seconds.get("score", 0.0), compare=seconds.get("compare", 0.0)
+        ),
+    )
+
+
+def edge_summary(edge: EdgeResult) -> EdgeSummary:
+    """Return the figures of one edge that a summary shows."""
+    return EdgeSummary(
+        active_tokens=edge.active_tokens,
+        mismatches=edge.mismatches,
+        max_abs=edge.max_abs,
+        mean_abs=edge.mean_abs,
+        rms=edge.rms,
+        p99_abs=edge.p99_abs,
+        approx_kl0=edge.approx_kl0,
+    )
+
+
+def _comparison(attempt: StoredAttempt) -> Comparison | None:
+    return decode(attempt, "comparison.json", Comparison) if "comparison.json" in attempt.seal.files else None
+
+
+def run_summary(
+    loaded: Loaded,
+    options: RunOptions,
+    prepared: Sequence[PreparedCase],
+    summaries: Mapping[str, CaseSummary],
+    *,
+    interrupted: bool,
+) -> RunSummary:
+    """Return the document; cases that never ended are CANCELLED, which is never a pass."""
+    cases = tuple(summaries.get(item.case.case_id) or _cancelled(item.case) for item in prepared)
+    return RunSummary(
+        schema_version=RUN_SUMMARY,
+        experiment_id=loaded.experiment.experiment_id,
+        exit_code=exit_code([Status(case.status) for case in cases], interrupted=interrupted),
+        runtimes={"rollout": options.rollout, "training": options.training},
+        contract=contract_summary(loaded),
+        cases=cases,
+    )
+
+
+def contract_summary(loaded: Loaded) -> ContractSummary:
+    """Return which contract judges."""
+    ref = loaded.contract.ref
+    return ContractSummary(source=ref.source, version=ref.version, digest=ref.digest)
+
+
+def _cancelled(case: ExperimentCase) -> CaseSummary:
+    return CaseSummary(
+        case_id=case.case_id,
+        attempt_id="",
+        label=case.label,
+        status=Status.CANCELLED.value,
+        assessment=Assessment.NO_REFERENCE.value,
+        reason="the run was interrupted before this case ended; run the same command again to go on",
+        resumed=False,
+        threshold=None,
+        edges={},
+        seconds=Seconds(build=0.0, score=0.0, compare=0.0),
+    )

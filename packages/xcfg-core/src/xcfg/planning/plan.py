@@ -1,0 +1,188 @@
+"""Plan an experiment: baseline, axes, cells, cases. Deterministic, and without an engine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from xcfg.errors import ConfigError
+from xcfg.planning.alignment import resolve_alignments
+from xcfg.planning.axes import PlanAxis, build_axes, check_paths
+from xcfg.planning.baseline import build_baseline, mentioned
+from xcfg.planning.cells import Built, Cell, Grid
+from xcfg.planning.constraints import build_constraints
+from xcfg.planning.effective import write_knobs
+from xcfg.planning.ids import CaseIds
+from xcfg.planning.isolation import check_isolation
+from xcfg.planning.normalise import Catalogue
+from xcfg.planning.strategies import (
+    IndexPair,
+    check_zip,
+    combined_cells,
+    count_cells,
+    covering_cells,
+    listed_pairs,
+    single_cells,
+)
+from xcfg.schema.experiment import Experiment
+from xcfg.schema.identity import IdentityDigests
+from xcfg.schema.knobs import KnobDefinition
+from xcfg.schema.names import Role
+from xcfg.schema.plan import ExperimentCase, ExperimentPlan, FilteredCell, PlanIssue
+
+_CONTROLS = (
+    (Role.REPEAT, "repeats"),
+    (Role.FRESH, "fresh_processes"),
+    (Role.SHUFFLED, "shuffled"),
+    (Role.COLD, "cold"),
+    (Role.WARM, "warm"),
+)
+
+
+def plan_experiment(
+    experiment: Experiment,
+    knobs: Mapping[str, KnobDefinition],
+    identity: IdentityDigests,
+    *,
+    providers: Mapping[str, str] | None = None,
+) -> ExperimentPlan:
+    """Return the plan of `experiment`, whose contract has been resolved by then.
+
+    knobs: name -> declaration, of all active plugins. providers: prefix of a knob path -> the package that
+    would provide it, for errors. Raises ConfigError or UnknownNameError with the JSON path of the fault; what
+    could be corrected (a repeated level) is an issue of the plan.
+    """
+    catalogue = Catalogue(knobs, providers or {}, experiment.schema_version, experiment.source)
+    check_paths(experiment, catalogue)
+    paths = mentioned(experiment, catalogue)
+    alignments = resolve_alignments(experiment, catalogue, paths)
+    paths.update(path for item in alignments for path in item.paths)
+    baseline = build_baseline(experiment, catalogue, paths)
+    axes, issues = build_axes(experiment, catalogue, baseline, alignments)
+    pairs = _pairs(experiment, axes, issues)
+    grid = Grid(tuple(axes), baseline, build_constraints(experiment, catalogue), experiment.source)
+    return _Planner(experiment, identity, grid, pairs, issues).plan()
+
+
+def _pairs(experiment: Experiment, axes: list[PlanAxis], issues: list[PlanIssue]) -> list[IndexPair]:
+    check_zip(experiment, axes)
+    kept = {axis.key for axis in axes}
+    dropped = [axis.key for axis in experiment.interventions if axis.key not in kept]
+    return listed_pairs(experiment, axes, dropped, issues)
+
+
+class _Planner:
+    """Collects the cases of one plan."""
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        identity: IdentityDigests,
+        grid: Grid,
+        pairs: list[IndexPair],
+        issues: list[PlanIssue],
+    ) -> None:
+        self.experiment, self.identity, self.grid, self.pairs = experiment, identity, grid, pairs
+        self.issues = issues
+        self.ids = CaseIds(experiment, identity)
+        self.cases: dict[str, ExperimentCase] = {}
+        self.filtered: list[FilteredCell] = []
+        self.seen: set[Cell] = set()
+
+    def plan(self) -> ExperimentPlan:
+        experiment = self.experiment
+        self._check_cap()
+        for cell in self._cells():
+            self._add(cell)
+        self._add_controls()
+        return ExperimentPlan(
+            experiment_id=experiment.experiment_id,
+            scenario_id=experiment.scenario_id,
+            contract=experiment.contract,
+            identity=self.identity,
+            strict_fallback=experiment.strict_fallback,
+            cases=tuple(self.cases.values()),
+            filtered=tuple(self.filtered),
+            issues=tuple(self.issues),
+            reference=experiment.controls.reference,
+            scenario=experiment.scenario,
+        )
+
+    def _controls(self) -> int:
+        return sum(getattr(self.experiment.controls, name) for _, name in _CONTROLS)
+
+    def _check_cap(self) -> None:
+        limit = self.experiment.max_cases
+        count = count_cells(self.experiment.strategy, self.grid.axes, self.pairs) + self._controls()
+        if count > limit:
+            raise ConfigError(
+                f"PLAN_TOO_LARGE: the plan would have {count} cases, more than {limit}",
+                source=self.experiment.source,
+                path="$.limits.max_cases",
+                hint="List fewer values or controls, or (v2) raise limits.max_cases, at most 4096.",
+            )
+
+    def _cells(self) -> Iterator[Cell]:
+        strategy, axes = self.experiment.strategy, self.grid.axes
+        yield from single_cells(axes)
+        if strategy != "pairwise" or self.pairs or self.experiment.pairwise_paths:
+            yield from combined_cells(strategy, axes, self.pairs)
+            return
+        left = self.experiment.max_cases - self._controls() - len(self.cases)
+        covering = covering_cells(axes, self.grid.allows, limit=left, source=self.experiment.source)
+        yield from covering.rows
+        for first, a, second, b in covering.impossible:
+            if a and b:
+                yield tuple(a if i == first else b if i == second else 0 for i in range(len(axes)))
+
+    def _add(self, cell: Cell) -> None:
+        built = self.grid.build(cell)
+        changed = sum(map(bool, cell))
+        if cell in self.seen:  # zip lists rows that are single changes, which stand in the plan anyway
+            if changed > 1:
+                self._issue("REPEATED_ROW", f"the row {built.label!r} stands twice and was planned once")
+            return
+        self.seen.add(cell)
+        if built.refusal is not None:
+            if not changed:
+                raise ConfigError(
+                    f"BASELINE_FILTERED: the baseline breaks {built.refusal.code!r}: {built.refusal.reason}",
+                    source=self.experiment.source,
+                    path="$.baseline",
+                    hint="Change the baseline or the constraint: every case is a change of the baseline.",
+                )
+            code, reason = built.refusal.code, built.refusal.reason
+            self.filtered.append(FilteredCell(label=built.label, delta=built.delta, code=code, reason=reason))
+            return
+        case = self._case(built, Role.CASE, 0)
+        baseline = next(iter(self.cases.values()), case)
+        if case.case_id in self.cases:
+            twin = self.cases[case.case_id]
+            code = "ALREADY_ALIGNED" if twin is baseline else "DUPLICATE_CELL"
+            self._issue(code, f"{built.label!r} asks for the same as {twin.label!r} and was dropped")
+            return
+        check_isolation(baseline, case, built.declared, source=self.experiment.source)
+        self.cases[case.case_id] = case
+
+    def _issue(self, code: str, message: str) -> None:
+        self.issues.append(PlanIssue(code=code, message=message))
+
+    def _case(self, built: Built, role: Role, index: int) -> ExperimentCase:
+        written = write_knobs(built.effective, self.grid.baseline.plain)
+        operators = {name: dict(sides) for name, sides in built.effective.operators.items()}
+        return ExperimentCase(
+            case_id=self.ids.case_id(written, operators, role.value, index),
+            label=built.label if role is Role.CASE else f"{role.value} {index}",
+            knobs=written,
+            delta=built.delta,
+            operators=operators,
+            runtime_options=self.experiment.runtime_options,
+            role=role.value,
+            index=index,
+        )
+
+    def _add_controls(self) -> None:
+        built = self.grid.build((0,) * len(self.grid.axes))
+        for role, name in _CONTROLS:
+            for index in range(1, getattr(self.experiment.controls, name) + 1):
+                case = self._case(built, role, index)
+                self.cases[case.case_id] = case

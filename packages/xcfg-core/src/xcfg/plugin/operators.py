@@ -1,0 +1,90 @@
+"""From an operator binding to something that can be called; all that a worker needs, without the catalogue.
+
+A session in the supervisor resolves a choice to an `OperatorBinding`; the binding travels in the WorkerSpec, and
+the adapter in the worker calls `instantiate(binding)`. The object that comes back counts its calls, which is the
+execution evidence an adapter reports for an operator knob.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from xcfg.errors import PluginError
+from xcfg.schema.operators import OperatorBinding
+
+
+@dataclass
+class BoundOperator:
+    """A backend that was instantiated for one binding. Calling it calls the backend and counts.
+
+    calls: finished and failed calls alike, so that an operator that raised still shows that it was reached.
+    """
+
+    binding: OperatorBinding
+    function: Callable[..., Any] = field(repr=False)
+    calls: int = 0
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the backend with the arguments of its semantic operator."""
+        self.calls += 1
+        return self.function(*args, **kwargs)
+
+
+def split_factory(factory: str) -> tuple[str, str]:
+    """Return (`module`, `attr`) of a factory string `module:attr`; PluginError when it has another form."""
+    module, colon, attribute = factory.partition(":")
+    names = [*module.split("."), *attribute.split(".")]
+    if not colon or not all(name.isidentifier() for name in names):
+        raise PluginError(f"{factory!r} is not a factory", hint="A factory is `package.module:attribute`.")
+    return module, attribute
+
+
+def load_factory(factory: str) -> Callable[..., Any]:
+    """Import and return what a factory string names.
+
+    Raises PluginError when the module cannot be imported, for whatever reason, or lacks a callable of that name.
+    """
+    module_name, attribute = split_factory(factory)
+    try:
+        target: Any = importlib.import_module(module_name)
+    except Exception as error:  # the module is foreign code: whatever it raises must name its factory
+        raise PluginError(
+            f"the factory {factory!r} cannot be imported: {type(error).__name__}: {error}",
+            hint="Install what its package requires in the environment of the worker.",
+        ) from error
+    for name in attribute.split("."):
+        if not hasattr(target, name):
+            raise PluginError(
+                f"the module {module_name!r} has no {attribute!r}",
+                hint="The installed package is older or newer than the descriptor that names it.",
+            )
+        target = getattr(target, name)
+    if not callable(target):
+        raise PluginError(f"the factory {factory!r} is a {type(target).__name__}, which cannot be called")
+    return target  # type: ignore[no-any-return]
+
+
+def instantiate(binding: OperatorBinding) -> BoundOperator:
+    """Return a new instance of the backend that `binding` names, built with the options of the binding.
+
+    Nothing is cached here: two calls give two instances. Raises PluginError when the factory fails or returns
+    something that cannot be called.
+    """
+    factory = load_factory(binding.factory)
+    try:
+        function = factory(**binding.options)
+    except Exception as error:  # foreign code again
+        raise PluginError(
+            f"the backend {binding.backend_id!r} of {binding.operation} could not be built with the options "
+            f"{binding.options!r}: {type(error).__name__}: {error}",
+            hint=f"`xcfg ops show {binding.backend_id}` lists its options.",
+        ) from error
+    if not callable(function):
+        raise PluginError(
+            f"the factory {binding.factory!r} returned a {type(function).__name__}, which cannot be called",
+            hint="A factory takes the options as keywords and returns the operator.",
+        )
+    return BoundOperator(binding, function)

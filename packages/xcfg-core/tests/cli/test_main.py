@@ -1,0 +1,267 @@
+"""Commands are found lazily; every way to fail has a text, an exit code and, under --json, one document."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import click
+import pytest
+from xcfg.cli import main as module
+from xcfg.cli._output import Session, emit, pass_session
+from xcfg.errors import IdentityError, LaunchError
+from xcfg.schema.summary import ErrorSummary
+
+ERROR_KEYS = {"schema_version", "kind", "message", "hint", "exit_code"}
+
+
+def error_of(out):
+    document = json.loads(out)
+    assert set(document) == ERROR_KEYS
+    assert document["schema_version"] == "xcfg.error.v1"
+    return document
+
+
+@pytest.fixture
+def command(monkeypatch):
+    """Put a function in the place of the command `knobs`."""
+
+    def _command(function):
+        made = click.Command("knobs", callback=pass_session(function))
+        monkeypatch.setattr("xcfg.cli.cmd_knobs.knobs", made)
+
+    return _command
+
+
+def raising(error):
+    def _raise(session):
+        raise error
+
+    return _raise
+
+
+def test_help_lists_core_and_plugin_commands_and_marks_planned_ones(call):
+    code, out, _ = call("--help", kinds=("good",))
+    assert code == 0
+    for name in ("freeze", "plan", "run", "compare", "verify", "plugins", "knobs", "ops", "schema"):
+        assert f"\n  {name} " in out
+    assert "kit-hello" in out
+    assert "(planned) Do it later." in out
+
+
+def test_a_plugin_command_runs(call):
+    assert call("kit-hello", kinds=("good",)) == (0, "hello\n", "")
+
+
+def test_a_planned_command_exits_2_whatever_its_arguments(call):
+    code, out, err = call("kit-later", "--frobnicate", "-x", "3", kinds=("good",))
+    assert (code, out) == (2, "")
+    assert "'kit-later' is planned and does nothing yet: it is not written" in err
+    assert call("kit-later", "--help", kinds=("good",))[0] == 0
+
+
+def test_a_command_that_points_nowhere_is_refused(call):
+    code, _, err = call("kit-lost", kinds=("good",))
+    assert code == 2
+    assert "'kit_good:nowhere' of plugin 'kit-good'" in err
+
+
+def test_a_blocked_plugin_brings_no_command(call):
+    for arguments in (("--no-plugin", "kit-good", "kit-hello"), ("kit-hello", "--no-plugin=kit-good")):
+        code, _, err = call(*arguments, kinds=("good",))
+        assert code == 2
+        assert "there is no command 'kit-hello'" in err
+
+
+def test_unknown_command_says_what_is_near(call):
+    code, out, _ = call("--json", "plugin")
+    error = error_of(out)
+    assert (code, error["kind"]) == (2, "unknown_name")
+    assert "'plugins'" in error["hint"]
+
+
+def test_a_plugin_cannot_shadow_a_command_of_core(call):
+    code, out, _ = call("plugins", "list", "--json", kinds=("duplicate_command",))
+    (entry,) = (item for item in json.loads(out)["plugins"] if item["name"] == "kit-command")
+    assert entry["status"] == "conflict"
+    assert code == 0
+
+
+@pytest.mark.parametrize("position", [0, 1, 2])
+@pytest.mark.parametrize("option", [["--json"], ["--json", "--debug"], ["--json", "--no-plugin", "kit-good"]])
+def test_shared_options_work_at_every_place(call, position, option):
+    words = ["plugins", "list"]
+    code, out, _ = call(*words[:position], *option, *words[position:], kinds=("good",))
+    assert code == 0
+    (entry,) = (item for item in json.loads(out)["plugins"] if item["name"] == "kit-good")
+    assert entry["status"] == ("blocked" if "--no-plugin" in option else "active")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["plugins", "list", "--bogus"],
+        ["plugins", "show"],
+        ["ops", "resolve", "x", "--side", "neither", "--backend", "y"],
+        ["--bogus"],
+        ["knobs", "sho"],
+        ["plugins", "--no-plugin"],
+    ],
+)
+def test_wrong_usage_exits_2_and_is_a_document_under_json(call, words):
+    code, out, err = call(*words)
+    assert (code, out) == (2, "")
+    assert err.startswith("xcfg: ")
+    code, out, err = call(*words, "--json")
+    error = error_of(out)
+    assert (code, error["exit_code"], error["kind"], err) == (2, 2, "usage", "")
+    assert "--help" in error["hint"]
+
+
+def test_no_command_shows_the_help_and_exits_2(call):
+    code, out, err = call()
+    assert (code, out) == (2, "")
+    assert "Commands:" in err
+    assert error_of(call("--json")[1])["kind"] == "usage"
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "kind"),
+    [
+        (IdentityError("differs", hint="look"), 3, "identity"),
+        (LaunchError("did not start"), 4, "launch"),
+        (ZeroDivisionError("oops"), 4, "internal"),
+        (KeyboardInterrupt(), 130, "interrupted"),
+        (click.Abort(), 130, "interrupted"),
+        (click.FileError("x", "gone"), 2, "usage"),
+        (SystemExit(0), 4, "internal"),
+        (SystemExit("message"), 4, "internal"),
+        (MemoryError(), 4, "internal"),
+    ],
+)
+def test_exit_codes_of_errors(call, command, error, code, kind):
+    command(raising(error))
+    found, out, err = call("knobs")
+    assert (found, out) == (code, "")
+    assert err.startswith("xcfg: ")
+    assert "Traceback" not in err
+    found, out, err = call("--json", "knobs")
+    document = error_of(out)
+    assert (found, document["exit_code"], document["kind"]) == (code, code, kind)
+
+
+def test_an_unexpected_error_says_that_xcfg_is_at_fault_and_debug_shows_where(call, command):
+    command(raising(ZeroDivisionError("oops")))
+    _, _, err = call("knobs")
+    assert "this is a fault of xcfg" in err
+    assert "ZeroDivisionError: oops" in err
+    _, out, err = call("--debug", "--json", "knobs")
+    assert "Traceback" in err
+    assert error_of(out)["kind"] == "internal"
+    _, _, err = call("--debug", "plugins", "show", "nothing")
+    assert "Traceback" in err
+
+
+@pytest.mark.parametrize("code", [0, 1, 3, 4, 130])
+def test_a_command_may_return_exit_or_leave_with_its_code(call, command, code):
+    def finish(how):
+        def _finish(session):
+            emit(session, {"done": True}, lambda _: "done")
+            return how(code)
+
+        return _finish
+
+    def leave(code):
+        raise SystemExit(code)
+
+    for how in (lambda code: code, leave, lambda code: click.get_current_context().exit(code)):
+        command(finish(how))
+        assert call("knobs") == (code, "done\n", "")
+
+
+def test_leaving_with_0_before_there_is_a_result_is_no_pass(call):
+    assert call("kit-exit", "0", kinds=("good",))[0] == 4
+    assert call("kit-exit", "3", kinds=("good",))[0] == 3
+
+
+def test_an_error_after_the_document_goes_to_stderr(call, command):
+    def late(session):
+        emit(session, {"done": True}, lambda _: "done")
+        raise LaunchError("late")
+
+    command(late)
+    code, out, err = call("--json", "knobs")
+    assert code == 4
+    assert json.loads(out) == {"done": True}
+    assert "late" in err
+
+
+def test_a_human_form_may_print_by_itself(call, command):
+    command(lambda session: emit(session, 1, lambda value: click.echo(f"printed {value}")))
+    assert call("knobs") == (0, "printed 1\n", "")
+
+
+def test_a_command_that_core_cannot_import_is_a_fault_of_core(call, monkeypatch):
+    broken = module.CORE["knobs"].__class__(name="knobs", summary="x", factory="xcfg.cli.cmd_absent:knobs")
+    monkeypatch.setitem(module.CORE, "knobs", broken)
+    code, out, _ = call("--json", "knobs", "list")
+    assert (code, error_of(out)["kind"]) == (4, "internal")
+
+
+def test_version(call):
+    code, out, _ = call("--version")
+    assert code == 0
+    assert out.startswith("xcfg 0.")
+
+
+def test_options_before_a_double_dash_only():
+    session = Session.from_arguments(
+        ["x", "--no-plugin", "a", "--no-plugin=b", "--no-plugin", "a", "--", "--json"]
+    )
+    assert (session.json, session.debug, session.blocked) == (False, False, ("a", "b"))
+
+
+def test_blocking_after_the_plugins_were_loaded_loads_them_again(monkeypatch):
+    session = Session()
+    first = session.manager
+    assert session.manager is first
+    session.block(["ops-logp"])
+    assert session.manager is not first
+
+
+def test_closed_pipe_is_quiet(process):
+    done = process(
+        "-c",
+        "import os, sys, subprocess\n"
+        "read, write = os.pipe()\n"
+        "os.close(read)\n"
+        "done = subprocess.run([sys.executable, '-m', 'xcfg', 'knobs', 'list'], stdout=write, "
+        "stderr=subprocess.PIPE, text=True)\n"
+        "print(done.returncode, repr(done.stderr))\n",
+    )
+    assert done.stdout == "141 ''\n"
+
+
+def test_module_and_script_are_the_same(process):
+    done = process("-m", "xcfg", "plugins", "show", "nothing", "--json")
+    assert done.returncode == 2
+    assert error_of(done.stdout)["kind"] == "unknown_name"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
+def test_interrupt_exits_130(process):
+    done = process(
+        "-c",
+        "import os, signal, sys\n"
+        "from xcfg.cli import cmd_knobs\n"
+        "from xcfg.cli.main import main\n"
+        "import click\n"
+        "cmd_knobs.knobs = click.Command('knobs', callback=lambda: os.kill(os.getpid(), signal.SIGINT) or "
+        "signal.pause())\n"
+        "sys.exit(main(['knobs']))\n",
+    )
+    assert (done.returncode, done.stderr) == (130, "xcfg: interrupted\n")
+
+
+def test_error_record_has_the_published_fields():
+    assert set(ErrorSummary.__struct_fields__) == ERROR_KEYS

@@ -1,0 +1,17 @@
+from __future__ import annotations
+
+from xcfg.plugin import hookimpl
+from xcfg.schema.operators import OperatorBackendDescriptor
+
+
+@hookimpl
+def xcfg_operator_backends():
+    return (
+        OperatorBackendDescriptor(
+            operation="kit_operation",
+            backend_id="twin.left",
+            summary="One of two.",
+            factory="kit_left:build",
+            aliases=(),
+        ),
+    )

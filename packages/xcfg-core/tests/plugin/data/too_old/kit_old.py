@@ -1,0 +1,3 @@
+from __future__ import annotations
+
+raise RuntimeError("this module must not be imported")

@@ -1,0 +1,20 @@
+"""The plugin `ops-attention`: announces a debug matrix; this version has no operator backend yet."""
+
+from __future__ import annotations
+
+from xcfg.plugin import DebugMatrix, hookimpl
+
+MATRIX = DebugMatrix(
+    module="attention",
+    summary="One-factor rows over the attention operators, gates and controls first.",
+    factory="",
+    rows=("C0", "C1", "C2", "A0", "A1", "A2", "A3", "A4", "A5", "A6", "A7"),
+    status="planned",
+    missing="the attention operators, their reference and the probes are not part of this version",
+)
+
+
+@hookimpl
+def xcfg_debug_matrices() -> tuple[DebugMatrix, ...]:
+    """Return the debug matrix of this package, which is listed and refused when named."""
+    return (MATRIX,)

@@ -1,0 +1,31 @@
+"""What this package registers: the reference backend of `selected_logprob`. Imports nothing heavy."""
+
+from __future__ import annotations
+
+from xcfg.plugin import hookimpl
+from xcfg.schema.knobs import IntRange
+from xcfg.schema.operators import OperatorBackendDescriptor, OptionDefinition
+
+REFERENCE = OperatorBackendDescriptor(
+    operation="selected_logprob",
+    backend_id="xcfg.reference_logp",
+    summary="float64 log-softmax and gather in a fixed reduction tree, a block of rows at a time",
+    factory="xcfg_ops_logp.reference:build",
+    aliases=("rlkernel.reference_logp", "reference", "pytorch"),
+    shapes="logits [N, V] over the whole vocabulary, selected [N]; any N >= 0 and V >= 1",
+    properties=("run-to-run", "batch-invariant"),
+    options=(
+        OptionDefinition(
+            name="chunk_rows",
+            domain=IntRange(minimum=1),
+            default=32,
+            summary="rows held in float64 at a time; bounds memory and moves no bit of the result",
+        ),
+    ),
+)
+
+
+@hookimpl
+def xcfg_operator_backends() -> tuple[OperatorBackendDescriptor, ...]:
+    """Return the backends of this package."""
+    return (REFERENCE,)

@@ -1,0 +1,42 @@
+"""Run a file of contract subclasses in an inner pytest and look at each test's outcome."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+
+import numpy  # noqa: F401 - before the inner run, which forgets modules that it was first to import
+import pytest
+import torch  # noqa: F401
+
+import xcfg_testkit
+import xcfg_testkit.fakes.knobs
+import xcfg_testkit.fakes.operators
+import xcfg_testkit.fakes.readers
+import xcfg_testkit.fakes.renderers
+import xcfg_testkit.fakes.runtimes  # noqa: F401
+
+Outcomes = dict[str, dict[str, set[str]]]
+
+
+@pytest.fixture
+def outcomes(pytester: pytest.Pytester) -> Callable[[str], Outcomes]:
+    """class -> test, without parameters -> its outcomes; a failing setup or teardown is `failed`."""
+
+    def run(source: str) -> Outcomes:
+        pytester.makepyfile(test_inner="from __future__ import annotations\n" + source)
+        record = pytester.inline_run("-p", "no:cacheprovider", "--strict-markers", "-q")
+        found: Outcomes = defaultdict(lambda: defaultdict(set))
+        for report in record.getreports("pytest_runtest_logreport"):
+            _, owner, test = report.nodeid.split("::")[:3]
+            if report.when == "call" or report.outcome != "passed":
+                found[owner][test.partition("[")[0]].add(report.outcome)
+        return found
+
+    return run
+
+
+@pytest.fixture
+def failed() -> Callable[[dict[str, set[str]]], set[str]]:
+    """The names of the tests of one class of which at least one run failed."""
+    return lambda tests: {name for name, found in tests.items() if "failed" in found}

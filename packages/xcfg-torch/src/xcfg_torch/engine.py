@@ -1,0 +1,71 @@
+"""The built engine of one rank, and the one place that calls the model."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from xcfg.plugin.operators import BoundOperator
+
+from xcfg_torch.batching import Batch
+from xcfg_torch.fsdp import Sharding
+from xcfg_torch.load import Anatomy
+from xcfg_torch.observe import Observer, Seen
+from xcfg_torch.options import TorchOptions
+
+
+@dataclass
+class Engine:
+    """One rank: the model with its hooks, the operator, and what was asked for at construction."""
+
+    parts: Anatomy
+    observer: Observer
+    operator: BoundOperator
+    options: TorchOptions
+    sharding: Sharding
+    side: str
+    rank: int
+    device: str
+    dtype: str
+    attention: str
+    pad_id: int
+
+    @property
+    def model(self) -> Any:
+        """The causal LM."""
+        return self.parts.model
+
+    def tensor(self, array: NDArray[Any]) -> torch.Tensor:
+        """Return a copy of `array` on the engine's device."""
+        return torch.from_numpy(np.array(array)).to(self.device)
+
+    def keep_argument(self, columns: NDArray[np.int64]) -> dict[str, torch.Tensor]:
+        """Return {"logits_to_keep": columns} where the model's forward knows it, else nothing."""
+        if "logits_to_keep" not in inspect.signature(type(self.model).forward).parameters:
+            return {}
+        return {"logits_to_keep": self.tensor(columns)}
+
+    def forward(self, batch: Batch, *, cache: bool, columns: NDArray[np.int64] | None = None) -> tuple[Any, Seen]:
+        """Run one batch from an empty cache; return the model's output and what entered.
+
+        columns: compute head logits only for these columns, int64 sorted.
+        """
+        mask = {} if batch.attention_mask is None else {"attention_mask": self.tensor(batch.attention_mask.astype(np.int64))}
+        keep = {} if columns is None else self.keep_argument(columns)
+        return self.call(
+            input_ids=self.tensor(batch.input_ids),
+            position_ids=self.tensor(batch.position_ids),
+            use_cache=cache,
+            **mask,
+            **keep,
+        )
+
+    def call(self, **arguments: Any) -> tuple[Any, Seen]:
+        """Call the model under the observer; return its output and what entered."""
+        with self.observer.watching(), self.sharding.counting():
+            output = self.model(**arguments)
+        return output, self.observer.take()

@@ -1,0 +1,27 @@
+"""What xcfg-torch brings: the runtimes torch and cpu-smoke, their operator backends, built-in checkpoints."""
+
+from __future__ import annotations
+
+from xcfg.plugin import hookimpl
+from xcfg.schema.operators import OperatorBackendDescriptor
+from xcfg.schema.runtime import CheckpointDescriptor, RuntimeDescriptor
+
+from xcfg_torch.capabilities import BACKENDS, CHECKPOINTS, CPU_SMOKE, TORCH
+
+
+@hookimpl
+def xcfg_runtimes() -> tuple[RuntimeDescriptor, ...]:
+    """Return the embedded runtime and the synthetic one."""
+    return (TORCH, CPU_SMOKE)
+
+
+@hookimpl
+def xcfg_operator_backends() -> tuple[OperatorBackendDescriptor, ...]:
+    """Return the production selected_logprob and the two smoke operators."""
+    return BACKENDS
+
+
+@hookimpl
+def xcfg_checkpoints() -> tuple[CheckpointDescriptor, ...]:
+    """Return the checkpoints named `builtin:NAME`."""
+    return CHECKPOINTS

@@ -1,0 +1,129 @@
+"""From rows of logits to the columns of a score: the selected-log-probability operator, and optional columns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from xcfg.errors import UsageError, WorkerError, did_you_mean
+from xcfg.identity.rollout import Rollout
+from xcfg.plugin.operators import BoundOperator
+from xcfg.schema.names import Phase
+from xcfg.schema.worker import OPTIONAL_COLUMNS
+
+from xcfg_torch.transforms import apply_chain, chain_of
+
+SCORE_DTYPES = {"float32": torch.float32, "float64": torch.float64}
+
+
+class ScoreSheet:
+    """The flat columns over T tokens of one request, filled row by row.
+
+    selected: int64 [T], the ids that were handed to the operator, -1 where none was.
+    """
+
+    def __init__(
+        self,
+        rollout: Rollout,
+        operator: BoundOperator,
+        *,
+        columns: Sequence[str],
+        dtype: str,
+        chain: Sequence[str],
+        row_chunk: int,
+    ) -> None:
+        """Make empty columns: NaN, 0 and -1. UsageError for a column that nobody knows."""
+        unknown = [name for name in columns if name not in OPTIONAL_COLUMNS]
+        if unknown:
+            raise UsageError(f"there is no column {unknown[0]!r}", hint=did_you_mean(unknown[0], OPTIONAL_COLUMNS))
+        total = len(rollout.token_ids)
+        sampling = rollout.manifest.sampling
+        self.rollout = rollout
+        self.operator = operator
+        self.chain = tuple(chain)
+        self.sampler = chain_of(sampling.temperature, sampling.top_k, sampling.top_p)
+        self.row_chunk = row_chunk
+        self.selected: NDArray[np.int64] = np.full(total, -1, dtype=np.int64)
+        self.wanted = tuple(columns)
+        self.columns: dict[str, torch.Tensor] = {
+            "selected_logprob": torch.full((total,), torch.nan, dtype=SCORE_DTYPES[dtype]),
+            "active": torch.from_numpy(rollout.active.copy()),
+            "phase": torch.zeros(total, dtype=torch.int8),
+            "weight_version": torch.from_numpy(rollout.tensors["weight_version"].astype(np.int32)),
+        }
+        for name in columns:
+            empty: Any = torch.zeros if name == "token_rank" else torch.full
+            self.columns[name] = (
+                empty((total,), dtype=torch.int32) if name == "token_rank" else empty((total,), torch.nan)
+            )
+
+    def track_steps(self) -> None:
+        """Add the columns of a decode replay."""
+        for name in ("step_batch", "step_batch_padded"):
+            self.columns[name] = torch.zeros(len(self.selected), dtype=torch.int32)
+
+    def score(self, flat: NDArray[np.int64], logits: torch.Tensor, phase: Phase) -> None:
+        """Score tokens `flat` [N] from logits [N, V]; each token once."""
+        for start in range(0, len(flat), self.row_chunk):
+            part = slice(start, start + self.row_chunk)
+            self._score_rows(flat[part], logits[part], phase)
+
+    def _score_rows(self, flat: NDArray[np.int64], logits: torch.Tensor, phase: Phase) -> None:
+        if bool((self.selected[flat] >= 0).any()):
+            raise WorkerError("a token was scored twice in one request")
+        ids = self.rollout.tensors["selected_token_ids"][flat].astype(np.int64)
+        if int(ids.max()) >= logits.shape[-1]:
+            raise WorkerError(
+                f"the token id {int(ids.max())} is outside the {logits.shape[-1]} logits of the model",
+                hint="The rollout was frozen with another tokenizer or checkpoint.",
+            )
+        selected = torch.from_numpy(ids).to(logits.device)
+        processed = apply_chain(logits, self.chain)
+        values = call_operator(self.operator, processed, selected)
+        where = torch.from_numpy(flat)
+        self.columns["selected_logprob"][where] = values.to(self.columns["selected_logprob"].dtype).cpu()
+        self.columns["phase"][where] = int(phase)
+        self.selected[flat] = selected.cpu().numpy()
+        if self.wanted:
+            self._optional(where, logits, processed, selected)
+
+    def _optional(
+        self, where: torch.Tensor, raw: torch.Tensor, logits: torch.Tensor, selected: torch.Tensor
+    ) -> None:
+        wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        picked = wide.gather(-1, selected[:, None])
+        found: dict[str, torch.Tensor] = {"selected_logit": picked[:, 0]}
+        if "logsumexp" in self.wanted:
+            found["logsumexp"] = wide.logsumexp(dim=-1)
+        if "entropy" in self.wanted:
+            found["entropy"] = torch.special.entr(wide.softmax(dim=-1)).sum(dim=-1)
+        if "token_rank" in self.wanted:
+            found["token_rank"] = 1 + (wide > picked).sum(dim=-1)
+        if "kept_mass" in self.wanted:
+            found["kept_mass"] = kept_mass(raw, self.sampler)
+        for name in self.wanted:
+            self.columns[name][where] = found[name].to(self.columns[name].dtype).cpu()
+
+
+def kept_mass(logits: torch.Tensor, chain: Sequence[str]) -> torch.Tensor:
+    """Return [N] the probability, after temperature alone, of the tokens that top-k and top-p keep."""
+    if not any(item.startswith(("top_k", "top_p")) for item in chain):
+        return torch.ones(len(logits), device=logits.device)
+    scaled = apply_chain(logits, [item for item in chain if item.startswith("temperature")])
+    kept = torch.isfinite(apply_chain(logits, chain))
+    probability = scaled.to(torch.promote_types(scaled.dtype, torch.float32)).softmax(dim=-1)
+    return (probability * kept).sum(dim=-1)
+
+
+def call_operator(operator: BoundOperator, logits: torch.Tensor, selected: torch.Tensor) -> torch.Tensor:
+    """Return the operator's [N] values; WorkerError when it returns another shape or no float32/float64."""
+    values = operator(logits, selected)
+    if not isinstance(values, torch.Tensor) or values.shape != selected.shape:
+        shape = tuple(values.shape) if isinstance(values, torch.Tensor) else type(values).__name__
+        raise WorkerError(f"{operator.binding.backend_id!r} returned {shape}, not {tuple(selected.shape)} values")
+    if values.dtype not in (torch.float32, torch.float64):
+        raise WorkerError(f"{operator.binding.backend_id!r} returned {values.dtype}, not float32 or float64")
+    return values

@@ -1,0 +1,93 @@
+"""What the engine's weights are, tensor by tensor, and whether a score left everything as it was."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from xcfg.identity.attest import fold, weight_digest
+from xcfg.schema.worker import WeightReport
+
+from xcfg_torch.fsdp import Sharding, local
+from xcfg_torch.load import DTYPES
+
+
+def tied_names(model: Any) -> dict[str, str]:
+    """Return alias -> first name for parameters that are the same object (tied embeddings)."""
+    first: dict[int, str] = {}
+    aliases = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        owner = first.setdefault(id(parameter), name)
+        if owner != name:
+            aliases[name] = owner
+    return aliases
+
+
+def weight_report(model: Any, dtype: str, sharding: Sharding, aliases: dict[str, str]) -> WeightReport:
+    """Return the digest of every full tensor in `dtype`, under its Hugging Face name; collective when sharded."""
+    tensors: dict[str, str] = {}
+    held = 0
+    for name, parameter in model.named_parameters():
+        held += local(parameter).numel()
+        full = parameter.full_tensor() if hasattr(parameter, "full_tensor") else parameter
+        tensors[name] = weight_digest(_cast(full.detach(), dtype))
+    for name, buffer in model.named_buffers():
+        if name in model.state_dict(keep_vars=True):
+            tensors[name] = weight_digest(_cast(buffer.detach(), dtype))
+    return WeightReport(
+        method="digest",
+        dtype=dtype,
+        tensors=tensors,
+        aliases=aliases,
+        fold=local_fold(model),
+        local_parameters=held,
+        total_parameters=sharding.total_parameters,
+    )
+
+
+def _cast(tensor: torch.Tensor, dtype: str) -> torch.Tensor:
+    return tensor.to(DTYPES[dtype]) if tensor.is_floating_point() else tensor
+
+
+def _local_tensors(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    for name, parameter in model.named_parameters():
+        yield name, local(parameter)
+    yield from model.named_buffers()
+
+
+def local_fold(model: Any) -> str:
+    """Return a cheap digest of this rank's parameters and buffers."""
+    return fold(_local_tensors(model))
+
+
+@dataclass(frozen=True)
+class State:
+    """What a score must not change. modes: training flags; gradients: parameters that hold or want one."""
+
+    fold: str
+    rng: str
+    modes: str
+    gradients: int
+
+    def changes(self, after: State) -> list[str]:
+        """Return the names of the fields that differ."""
+        return [name for name in ("fold", "rng", "modes", "gradients") if getattr(self, name) != getattr(after, name)]
+
+
+def read_state(model: Any) -> State:
+    """Return the state of the engine now."""
+    modes = bytes(module.training for module in model.modules())
+    wanting = sum(parameter.grad is not None or parameter.requires_grad for parameter in model.parameters())
+    return State(local_fold(model), rng_digest(), hashlib.sha256(modes).hexdigest()[:16], wanting)
+
+
+def rng_digest() -> str:
+    """Return a digest of torch's generator states, CPU and every CUDA device in use."""
+    state = hashlib.sha256(torch.get_rng_state().numpy().tobytes())
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        for item in torch.cuda.get_rng_state_all():
+            state.update(item.cpu().numpy().tobytes())
+    return state.hexdigest()[:16]
