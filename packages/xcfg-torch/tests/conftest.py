@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-
 from xcfg.identity.rollout import Rollout, make_rollout
 from xcfg.plugin.protocols import RankContext
 from xcfg.schema.identity import CheckpointRef, SamplingRecord
@@ -117,7 +116,12 @@ def built(tiny: Path, tmp_path: Path) -> Iterator[Callable[..., Any]]:
     made: list[TorchAdapter] = []
 
     def build(
-        side: str, dtype: str = "float32", attention: str = "sdpa", *, checkpoint: Path | None = None, **spec: Any
+        side: str,
+        dtype: str = "float32",
+        attention: str = "sdpa",
+        *,
+        checkpoint: Path | None = None,
+        **spec: Any,
     ) -> Any:
         head = "rollout" if side == "rollout" else "training"
         knobs = {f"{head}.attention_backend": attention}
@@ -128,7 +132,9 @@ def built(tiny: Path, tmp_path: Path) -> Iterator[Callable[..., Any]]:
         context = RankContext(0, 1, "cpu", tmp_path, f"file://{tmp_path / 'rendezvous'}")
         report = adapter.build(make_spec(checkpoint or tiny, side, knobs, **spec), context)
 
-        def score(rollout: Rollout, arm: str = "", knobs: dict[str, Any] | None = None, **request: Any) -> Any:
+        def score(
+            rollout: Rollout, arm: str = "", knobs: dict[str, Any] | None = None, **request: Any
+        ) -> Any:
             wanted = ScoreRequest(id="r", arm=arm or ARM[side], knobs=knobs or {"batch.size": 2}, **request)
             answer, columns = adapter.score(wanted, rollout)
             active = columns["active"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-
 from xcfg.errors import XcfgError
 from xcfg.identity.attest import expected_attestations
 from xcfg.schema.identity import SamplingRecord
@@ -104,33 +103,34 @@ def test_logical_positions_and_hidden_tokens_enter_decode(built, rollout_of):
     reference = built("reference", "float64", "eager").score(rollout)
     plain = built("reference", "float64", "eager").score(base)
     assert np.abs(scored.values - reference.values).max() < 1e-12
-    assert np.abs(reference.values[:6] - plain.values[:6]).max() > 1e-6, "hiding a token must change what follows"
+    assert np.abs(reference.values[:6] - plain.values[:6]).max() > 1e-6, (
+        "hiding a token must change what follows"
+    )
     assert scored.report.attestations == expected_attestations(rollout, consumed_last=False)
 
 
 def test_zeroed_page_moves_later_decode_tokens_and_no_prefill_value(built, uneven):
     engine = built("rollout", "float32")
-    before = {arm: engine.score(uneven, arm, KNOBS).columns for arm in ("rollout_decode", "rollout_prefill")}
+    # Padded right, so that the first columns hold a token in every row.
+    knobs = {"batch.size": 2, "batch.padding_side": "right"}
+    before = {arm: engine.score(uneven, arm, knobs).columns for arm in ("rollout_decode", "rollout_prefill")}
     damaged_at = 4
 
     def zero_page(step, cache):
         if step == damaged_at:
             for layer in cache.layers:
-                layer.keys[:, :, 2:6] = 0
-                layer.values[:, :, 2:6] = 0
+                layer.keys[:, :, :2] = 0
+                layer.values[:, :, :2] = 0
 
     engine.adapter.intervene = zero_page
-    after = {arm: engine.score(uneven, arm, KNOBS) for arm in ("rollout_decode", "rollout_prefill")}
+    after = {arm: engine.score(uneven, arm, knobs) for arm in ("rollout_decode", "rollout_prefill")}
     assert after["rollout_decode"].report.mechanism["intervention"] is True
-    same = torch.equal(
-        before["rollout_prefill"]["selected_logprob"].nan_to_num(), after["rollout_prefill"].columns["selected_logprob"].nan_to_num()
-    )
-    assert same
+    pairs = {arm: (before[arm]["selected_logprob"], after[arm].columns["selected_logprob"]) for arm in before}
+    assert torch.equal(*(values.nan_to_num() for values in pairs["rollout_prefill"]))
     for sequence in range(uneven.sequence_count):
         where = np.flatnonzero(uneven.active[uneven.span(sequence)]) + uneven.span(sequence).start
-        moved = (
-            before["rollout_decode"]["selected_logprob"][where] != after["rollout_decode"].columns["selected_logprob"][where]
-        ).numpy()
+        whole, damaged = pairs["rollout_decode"]
+        moved = (whole[where] != damaged[where]).numpy()
         # Token n is predicted by step n - 1, so the first damaged value is that of token damaged_at + 1.
         assert not moved[: damaged_at + 1].any()
         assert moved[damaged_at + 1 :].all()
@@ -140,7 +140,14 @@ def test_zeroed_page_moves_later_decode_tokens_and_no_prefill_value(built, uneve
 def test_sampling_then_replaying_gives_the_recorded_values(built, rollout_of, mode):
     engine = built("rollout", "bfloat16")
     prompts = [[5, 6, 7], [400, 3, 9, 11, 90], [17], [33, 44, 55, 66]]
-    generate = {"max_new_tokens": 9, "temperature": 0.8, "top_p": 0.9, "top_k": 50, "seed": 3, "logprobs_mode": mode}
+    generate = {
+        "max_new_tokens": 9,
+        "temperature": 0.8,
+        "top_p": 0.9,
+        "top_k": 50,
+        "seed": 3,
+        "logprobs_mode": mode,
+    }
     request = ScoreRequest(id="g", arm="recorded", knobs=KNOBS, generate={"prompts": prompts, **generate})
     sampled = engine.adapter.generate(request, prompts)
     again = engine.adapter.generate(request, [{"token_ids": prompt} for prompt in prompts])
@@ -177,7 +184,9 @@ def test_a_stop_id_ends_a_sequence_and_is_kept(built):
     assert second[0]["finish_reason"] == "stop"
 
 
-@pytest.mark.parametrize("wrong", [{"temperature": 0.0}, {"top_p": 0.0}, {"top_k": -1}, {"max_new_tokens": 0}, {"topp": 1}])
+@pytest.mark.parametrize(
+    "wrong", [{"temperature": 0.0}, {"top_p": 0.0}, {"top_k": -1}, {"max_new_tokens": 0}, {"topp": 1}]
+)
 def test_a_wrong_generate_request_is_refused(built, wrong):
     request = ScoreRequest(id="g", arm="recorded", generate={"max_new_tokens": 2, **wrong})
     with pytest.raises(XcfgError, match=next(iter(wrong))):

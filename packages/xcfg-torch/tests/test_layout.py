@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-
 from xcfg.errors import XcfgError
 from xcfg.identity.attest import expected_attestations
 from xcfg.schema.names import Applied, Exercised
@@ -36,7 +35,11 @@ def test_layouts_differ_in_bfloat16(built, uneven):
     engine = built("training", "bfloat16")
     left, right, packed = (
         engine.score(uneven, knobs={"batch.size": 5, **extra}).values
-        for extra in ({"batch.padding_side": "left"}, {"batch.padding_side": "right"}, {"batch.packing": True})
+        for extra in (
+            {"batch.padding_side": "left"},
+            {"batch.padding_side": "right"},
+            {"batch.packing": True},
+        )
     )
     assert (left != right).any() and (left != packed).any()
 
@@ -60,13 +63,17 @@ def test_a_side_that_was_not_asked_for_is_a_fallback(built, uneven, monkeypatch)
     """Were the padding code to ignore the knob, the masks would say so."""
     from xcfg_torch import prefill
 
-    monkeypatch.setattr(prefill, "pad", lambda pieces, side, pad_id, original=prefill.pad: original(pieces, "right", pad_id))
+    monkeypatch.setattr(
+        prefill, "pad", lambda pieces, side, pad_id, original=prefill.pad: original(pieces, "right", pad_id)
+    )
     scored = built("training").score(uneven, knobs={"batch.size": 5, "batch.padding_side": "left"})
     found = scored.applications["batch.padding_side"]
     assert (found.status, found.actual) == (Applied.FALLBACK, "right")
 
 
-@pytest.mark.parametrize(("size", "exercised"), [(1, Exercised.YES), (2, Exercised.YES), (5, Exercised.YES), (9, Exercised.NO)])
+@pytest.mark.parametrize(
+    ("size", "exercised"), [(1, Exercised.YES), (2, Exercised.YES), (5, Exercised.YES), (9, Exercised.NO)]
+)
 def test_batch_size_is_counted(built, uneven, size, exercised):
     scored = built("training").score(uneven, knobs={"batch.size": size})
     found = scored.applications["batch.size"]
@@ -77,10 +84,14 @@ def test_batch_size_is_counted(built, uneven, size, exercised):
 
 def test_packing_is_read_from_position_resets(built, uneven):
     engine = built("training")
-    packed = engine.score(uneven, knobs={"batch.size": 5, "batch.packing": True}).applications["batch.packing"]
+    packed = engine.score(uneven, knobs={"batch.size": 5, "batch.packing": True}).applications[
+        "batch.packing"
+    ]
     assert (packed.status, packed.actual, packed.exercised) == (Applied.APPLIED, True, Exercised.YES)
     assert "at most 5 sequences in a row" in packed.evidence[0].detail
-    plain = engine.score(uneven, knobs={"batch.size": 5, "batch.packing": False}).applications["batch.packing"]
+    plain = engine.score(uneven, knobs={"batch.size": 5, "batch.packing": False}).applications[
+        "batch.packing"
+    ]
     assert (plain.status, plain.actual) == (Applied.APPLIED, False)
 
 
@@ -104,7 +115,9 @@ def test_packing_is_refused_where_it_would_be_wrong(built, uneven, rollout_of):
 
 def test_logits_to_keep_scores_the_same_tokens(built, uneven):
     whole = built("training", "float64").score(uneven, knobs={"batch.size": 5})
-    kept = built("training", "float64", options={"logits_to_keep": True}).score(uneven, knobs={"batch.size": 5})
+    kept = built("training", "float64", options={"logits_to_keep": True}).score(
+        uneven, knobs={"batch.size": 5}
+    )
     assert np.abs(whole.values - kept.values).max() < 1e-12
     assert kept.report.mechanism["head_rows"] != whole.report.mechanism["head_rows"]
 
@@ -113,4 +126,7 @@ def test_row_chunks_change_nothing(built, uneven):
     whole = built("training", "bfloat16").score(uneven)
     small = built("training", "bfloat16", options={"row_chunk": 3}).score(uneven)
     assert np.array_equal(whole.values, small.values)
-    assert small.report.counters["operator.selected_logprob"] > whole.report.counters["operator.selected_logprob"]
+    assert (
+        small.report.counters["operator.selected_logprob"]
+        > whole.report.counters["operator.selected_logprob"]
+    )

@@ -32,10 +32,7 @@ def test_a_full_file_system_at_every_level(tmp_path, drive):
         f'mount -t tmpfs -o size={SIZE} tmpfs "{tmp_path}" && exec "$@"',
         "sh",
     )
-    if (
-        shutil.which("unshare") is None
-        or subprocess.run([*mount, "true"], capture_output=True, check=False).returncode
-    ):
+    if shutil.which("unshare") is None or subprocess.run([*mount, "true"], capture_output=True, check=False).returncode:
         pytest.skip("mounting a small tmpfs needs root and unshare; the next test needs neither")
     check(drive("disk.py", tmp_path, SIZE, prefix=mount))
 

@@ -50,9 +50,7 @@ def test_four_processes_on_one_root(memory_path, drive):
     for index in range(1, rounds + 1):
         # All use the one score that won; each has an attempt of its own, numbered without a gap.
         assert len({(answer[index][0], answer[index][1]) for answer in answers}) == 1
-        assert sorted(answer[index][2] for answer in answers) == [
-            f"attempt-{n:04d}" for n in range(1, count + 1)
-        ]
+        assert sorted(answer[index][2] for answer in answers) == [f"attempt-{n:04d}" for n in range(1, count + 1)]
     assert result["attempts"] == [[f"attempt-{n:04d}" for n in range(count, 0, -1)]] * rounds
     assert sorted(answer[-2] for answer in answers) == [2, 3, 4, 5]
     assert len({answer[-1] for answer in answers}) == 1

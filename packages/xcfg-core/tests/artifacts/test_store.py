@@ -99,10 +99,7 @@ def test_an_invalid_score_stays_and_the_next_number_is_used(store, sample, flip)
     (rejected,) = store.scores("train").rejected
     assert rejected.path == first.path and "altered: score.pt" in rejected.reasons[0]
     flip(second.path / "COMPLETE", 40)
-    assert (
-        store.put_score(sample.score_facts("train", "training"), sample.score_files("t")).path.name
-        == "train.r3"
-    )
+    assert store.put_score(sample.score_facts("train", "training"), sample.score_files("t")).path.name == "train.r3"
 
 
 def test_a_forced_rescore_is_kept_beside_the_first_and_preferred(store, sample):
@@ -136,9 +133,7 @@ def test_a_score_without_a_required_payload_is_not_published(store, sample, miss
 
 
 def test_environment_must_be_plain_json(store, sample):
-    facts = sample.ScoreFacts(
-        key="k", arm="training", side="training", rollout="", environment={"x": float("inf")}
-    )
+    facts = sample.ScoreFacts(key="k", arm="training", side="training", rollout="", environment={"x": float("inf")})
     with pytest.raises(ArtifactError, match="plain JSON"):
         store.put_score(facts, sample.score_files("t"))
     assert list((store.folder / "scores").iterdir()) == []
@@ -206,9 +201,7 @@ def test_what_verify_would_reject_is_never_published(run, sample):
         "no revision": {"experiment": "0" * 64},
         "not in the plan": {"plan_line": run.revisions()[0].plan_line(sample.OTHER)},
         "frozen rollout": {"rollout": "0" * 64},
-        "no copy of the score of arm training": {
-            "links": {"score_training.pt": decode, "score_rollout.pt": decode}
-        },
+        "no copy of the score of arm training": {"links": {"score_training.pt": decode, "score_rollout.pt": decode}},
         "which no arm names": {"scores": {"training": "train"}},
         "holds no copy": {"scores": {"training": "train", "rollout_decode": "decode", "reference": "train"}},
         "says status 'PASS'": {"files": files | {"comparison.json": sample.comparison("PASS")}},
@@ -243,14 +236,10 @@ def test_every_status_has_a_rule_and_no_failure_can_pass_as_judged(status):
     assert rule.faults(status.value, ()) != []
     if status in (Status.PASS, Status.MISMATCH):
         for name in judged:
-            assert rule.faults(status.value, set(judged) - {name}) == [
-                f"status {status.value} requires {name}"
-            ]
+            assert rule.faults(status.value, set(judged) - {name}) == [f"status {status.value} requires {name}"]
     else:
         assert rule.faults(status.value, ("requested.json", "failure.json")) == []
-        assert rule.faults(status.value, ("failure.json",)) == [
-            f"status {status.value} requires requested.json"
-        ]
+        assert rule.faults(status.value, ("failure.json",)) == [f"status {status.value} requires requested.json"]
 
 
 # --- rollouts and analyses -----------------------------------------------------------------------------

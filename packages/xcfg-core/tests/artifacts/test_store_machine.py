@@ -45,9 +45,7 @@ def machine(sample) -> type[RuleBasedStateMachine]:
 
         @rule(key=st.sampled_from(["train", "other"]), fresh=st.booleans())
         def score(self, key: str, fresh: bool) -> None:
-            stored = self.store.put_score(
-                sample.score_facts(key, "training"), sample.score_files(key), fresh=fresh
-            )
+            stored = self.store.put_score(sample.score_facts(key, "training"), sample.score_files(key), fresh=fresh)
             assert self.store.find_score(key) == stored
 
         @rule(pick=st.randoms(use_true_random=False))
@@ -99,9 +97,7 @@ def machine(sample) -> type[RuleBasedStateMachine]:
 
 @pytest.mark.timeout(60)
 def test_any_sequence_of_writes_and_damage(sample):
-    limits = settings(
-        max_examples=12, stateful_step_count=14, deadline=None, suppress_health_check=list(HealthCheck)
-    )
+    limits = settings(max_examples=12, stateful_step_count=14, deadline=None, suppress_health_check=list(HealthCheck))
     case = machine(sample).TestCase
     case.settings = limits
     case("runTest").runTest()

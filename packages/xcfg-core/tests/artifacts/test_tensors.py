@@ -48,12 +48,10 @@ def test_any_bit_pattern_comes_back(tmp_path_factory, dtype, data, wide):
 @pytest.mark.parametrize("threshold", [0, 1 << 40], ids=["mapped", "read"])
 def test_special_values_of_every_dtype(tmp_path, monkeypatch, threshold):
     monkeypatch.setattr(tensors, "MMAP_FROM", threshold)
-    nan32 = np.array([0x7FC00001, 0xFFC12345, 0x7F800001, 0x7F800000, 0x80000000, 1], np.uint32).view(
-        np.float32
+    nan32 = np.array([0x7FC00001, 0xFFC12345, 0x7F800001, 0x7F800000, 0x80000000, 1], np.uint32).view(np.float32)
+    nan64 = np.array([0x7FF8000000000001, 0xFFF4000000000ABC, 0x7FF0000000000000, 1 << 63, 1], np.uint64).view(
+        np.float64
     )
-    nan64 = np.array(
-        [0x7FF8000000000001, 0xFFF4000000000ABC, 0x7FF0000000000000, 1 << 63, 1], np.uint64
-    ).view(np.float64)
     columns = {
         "f32": nan32,
         "f64": nan64,
@@ -105,9 +103,7 @@ def test_other_dtypes_are_refused(array):
         save_pt({"x": array}, {})
 
 
-@pytest.mark.parametrize(
-    "value", [float("nan"), float("inf"), object(), {1: 2}, b"x", {"a": {1, 2}}, np.float32(1)]
-)
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), object(), {1: 2}, b"x", {"a": {1, 2}}, np.float32(1)])
 def test_other_metadata_is_refused(value):
     with pytest.raises(ArtifactError, match="meta"):
         save_pt({}, {"k": value})
@@ -252,9 +248,7 @@ def test_links_and_fifos_are_not_opened(tmp_path):
 
 def test_a_stored_payload_is_checked_when_it_is_read(run, sample, tmp_path):
     data = save_pt({"x": np.arange(3.0)}, {"arm": "training"})
-    score = run.put_score(
-        sample.score_facts("real", "training"), sample.score_files("t") | {"score.pt": data}
-    )
+    score = run.put_score(sample.score_facts("real", "training"), sample.score_files("t") | {"score.pt": data})
     columns, meta = score.tensors("score.pt")
     assert columns["x"].tolist() == [0.0, 1.0, 2.0] and meta == {"arm": "training"}
     other = save_pt({"x": np.arange(3.0) + 1}, {"arm": "training"})

@@ -103,9 +103,7 @@ def test_no_torch_is_imported(run):
         "from xcfg.artifacts.store import Store; import xcfg.artifacts.tensors;"
         "assert all(check.ok for check in check_seals(Path(sys.argv[1]))); print('torch' in sys.modules)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code, run.folder], capture_output=True, text=True, check=True
-    )
+    done = subprocess.run([sys.executable, "-c", code, run.folder], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
 
 
@@ -273,9 +271,17 @@ def test_only_regular_files_are_read_and_nothing_hangs(run, sample, tmp_path, ho
     assert rejected.path == attempt
     if name == "comparison.json" and how != "folder":
         with pytest.raises(ArtifactError):
-            sample.StoredAttempt(attempt, decode_seal((attempt / "COMPLETE").read_bytes(), CaseSeal)).read(
-                name
-            )
+            sample.StoredAttempt(attempt, decode_seal((attempt / "COMPLETE").read_bytes(), CaseSeal)).read(name)
+
+
+@pytest.mark.timeout(20)
+def test_a_fifo_does_not_pass_for_an_empty_file(run, sample):
+    files = sample.score_files("t") | {"worker-0.log": b""}
+    score = run.put_score(sample.score_facts("quiet", "training"), files)
+    (score.path / "worker-0.log").unlink()
+    os.mkfifo(score.path / "worker-0.log")
+    assert "not a regular file" in " ".join(bad(run.folder)["scores/quiet"])
+    assert run.find_score("quiet") is None
 
 
 @pytest.mark.timeout(20)
@@ -426,9 +432,7 @@ def test_golden_seals_still_decode(name, kind):
     data = (GOLDEN / name).read_bytes()
     seal = decode_seal(data, kind)
     document = json.loads(data)
-    assert {key: document[key] for key in document} == json.loads(pretty_json(seal)), (
-        "a field was renamed or lost"
-    )
+    assert {key: document[key] for key in document} == json.loads(pretty_json(seal)), "a field was renamed or lost"
     assert pretty_json(closed(evolve(seal, seal=""))) == data, "the bytes of COMPLETE changed"
 
 

@@ -4,7 +4,6 @@ import copy
 import json
 
 import pytest
-
 from xcfg.config import parse_experiment
 
 IDENTITY = {

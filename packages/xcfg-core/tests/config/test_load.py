@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 
 import pytest
-
 from xcfg.config import load_experiment
 from xcfg.errors import ConfigError
 from xcfg.schema.experiment import Axis, FrozenIdentity, InlineIdentity
@@ -243,3 +242,43 @@ def test_v1_knows_one_operator_and_says_where_others_are(v1, parse):
     with pytest.raises(ConfigError, match="attention") as error:
         parse(v1 | {"operators": {"attention": {"rollout": "x"}}})
     assert "v2" in error.value.hint
+
+
+GOOD = {"code": "C", "when": {"a": [1]}}
+INSIDE_MAPPINGS = [
+    (
+        "$.constraints[1].when.rollout.dtype[0]",
+        "constraints",
+        [GOOD, {"code": "C", "when": {"a": [1], "rollout.dtype": [[]]}}],
+    ),
+    ("$.slices.ci.batch.size", "slices", {"ok": {"x": [1]}, "ci": {"y": [2], "batch.size": 3}}),
+    ("$.slices.ci", "slices", {"ok": {}, "ci": []}),
+    ("$.operators.b", "operators", {"a": {"rollout": "x"}, "b": []}),
+]
+
+
+@pytest.mark.parametrize(("path", "field", "value"), INSIDE_MAPPINGS)
+def test_a_fault_inside_a_mapping_names_the_very_member(path, field, value, v2, parse):
+    with pytest.raises(ConfigError) as error:
+        parse(v2 | {field: value})
+    assert error.value.path == path
+    assert "[...]" not in str(error.value)
+    assert error.value.hint
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "hint"),
+    [
+        ("strategy", "all", "product"),
+        ("strict_fallback", "yes", "true or false"),
+        ("baseline", [], "object"),
+        ("interventions", {}, "list"),
+        ("limits", {"max_cases": True}, "whole number"),
+        ("scenario_id", 3, "quotes"),
+        ("controls", {"repeat": 1}, "correct its name"),
+    ],
+)
+def test_a_wrong_type_says_what_to_write(field, value, hint, v2, parse):
+    with pytest.raises(ConfigError) as error:
+        parse(v2 | {field: value})
+    assert hint in error.value.hint

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import pytest
-
 from xcfg.config.options import parse_command_line
 from xcfg.errors import ConfigError
 

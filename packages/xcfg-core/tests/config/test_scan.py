@@ -3,7 +3,6 @@ from __future__ import annotations
 import copy
 
 import pytest
-
 from xcfg.config.scan import POLICY_KEYS, TOLERANCE_KEYS
 from xcfg.errors import ConfigError
 

@@ -3,7 +3,6 @@ from __future__ import annotations
 import copy
 
 import pytest
-
 from xcfg.config import parse_experiment
 from xcfg.planning import plan_experiment
 from xcfg.plugin.builtin.knobs import SHARED_KNOBS

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import pytest
-
 from xcfg.errors import ConfigError
 
 MIXED = {"rollout.dtype": "bfloat16", "training.compute_dtype": "float32"}
@@ -49,7 +48,7 @@ def test_attention_meets_in_the_group_and_brings_its_partner(make_plan):
 
 
 def test_a_value_without_counterpart_cannot_be_aligned(make_plan):
-    with pytest.raises(ConfigError, match="NOT_ALIGNABLE.*model_default"):
+    with pytest.raises(ConfigError, match=r"NOT_ALIGNABLE.*model_default"):
         make_plan(align=[{"path": "training.attention_backend", "to": "rollout"}])
 
 
@@ -128,3 +127,15 @@ def test_an_alignment_that_undoes_a_change_is_filtered(make_plan, vary):
     (cell,) = plan.filtered
     assert cell.code == "INEFFECTIVE_KNOB"
     assert cell.label == "rollout.dtype=float16, align rollout.dtype to training"
+
+
+def test_a_cell_in_which_nothing_can_be_aligned_is_filtered(make_plan, vary):
+    plan = make_plan(
+        strategy="product",
+        baseline={"rollout.attention_backend": "eager", "training.attention_backend": "sdpa"},
+        interventions=vary(("training.attention_backend", ["model-default"])),
+        align=[{"path": "rollout.attention_backend", "to": "training"}],
+    )
+    (cell,) = plan.filtered
+    assert cell.code == "NOT_ALIGNABLE"
+    assert len(plan.cases) == 3

@@ -5,7 +5,6 @@ import json
 
 import msgspec
 import pytest
-
 from xcfg.planning import plan_experiment
 
 KNOBS = {

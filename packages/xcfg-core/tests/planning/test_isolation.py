@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-
 from xcfg.errors import ConfigError
 from xcfg.planning.isolation import changes, check_isolation, undeclared_changes
 from xcfg.schema.operators import OperatorChoice
@@ -20,17 +19,19 @@ def test_a_planned_case_differs_in_what_it_declares(pair):
     check_isolation(baseline, case, {"rollout.dtype"})
 
 
+EAGER = ["rollout.enforce_eager@rollout", "rollout.enforce_eager@training"]
+X = OperatorChoice(backend="x")
 SMUGGLED = [
     ({"knobs": {"batch.size": 4}}, ["batch.size@rollout", "batch.size@training"]),
     ({"knobs": {"batch.size@rollout": 4}}, ["batch.size@rollout"]),
-    ({"knobs": {"rollout.enforce_eager": 1}}, ["rollout.enforce_eager@rollout", "rollout.enforce_eager@training"]),
+    ({"knobs": {"rollout.enforce_eager": 1}}, EAGER),
     ({"knobs": {"extra.knob": 1}}, ["extra.knob@rollout", "extra.knob@training"]),
     ({"runtime_options": {"rollout": {"seed": 1}}}, ["runtime_options.rollout"]),
     (
-        {"operators": {"selected_logprob": {"rollout": OperatorChoice(backend="x"), "training": OperatorChoice(backend="native")}}},
+        {"operators": {"selected_logprob": {"rollout": X, "training": OperatorChoice(backend="native")}}},
         ["operators.selected_logprob.rollout"],
     ),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("change", "found"), SMUGGLED)

@@ -3,7 +3,6 @@ from __future__ import annotations
 import json
 
 import pytest
-
 from xcfg.planning.normalise import normalise_value
 from xcfg.plugin.builtin.knobs import SHARED_KNOBS, V1_PATHS
 from xcfg.schema.codec import digest

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import pytest
-
 from xcfg.errors import ConfigError, UnknownNameError
 
 
@@ -203,7 +202,7 @@ def test_logp_backend_cannot_be_varied_beside_a_mapping(version, make_plan, vary
 
 @pytest.mark.parametrize("version", ["v1", "v2"])
 def test_logp_backend_must_agree_with_a_mapping(version, make_plan):
-    with pytest.raises(ConfigError, match="logp.backend") as error:
+    with pytest.raises(ConfigError, match=r"logp\.backend") as error:
         make_plan(version, operators={"selected_logprob": {"rollout": "a", "training": "native"}})
     assert error.value.path == "$.baseline.logp.backend"
 

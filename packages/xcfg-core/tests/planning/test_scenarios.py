@@ -3,7 +3,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-
 from xcfg.config import load_experiment
 from xcfg.planning import plan_experiment
 

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import pytest
-
 from xcfg.errors import ConfigError, NothingSelectedError, UnknownNameError, UsageError
 from xcfg.planning import plan_experiment, select_cases
 from xcfg.planning.select import Term, parse_filter

@@ -5,7 +5,6 @@ import itertools
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
 from xcfg.errors import ConfigError
 from xcfg.planning.covering import cover, pair_count
 
@@ -254,6 +253,21 @@ def test_a_covering_array_has_every_pair(levels, random):
 def test_the_number_of_pairs(make_plan):
     levels = [3, 1, 2]
     assert pair_count(levels) == 3 * 1 + 3 * 2 + 1 * 2
+
+
+def test_a_covering_array_that_needs_too_many_cases_is_refused(make_plan, vary):
+    interventions = vary(*((path, values[1:]) for path, values in LEVELS.items()))
+    needed = len(make_plan(strategy="pairwise", interventions=interventions).cases)
+    exact = make_plan(strategy="pairwise", limits={"max_cases": needed}, interventions=interventions)
+    assert len(exact.cases) == needed
+    with pytest.raises(ConfigError, match="PLAN_TOO_LARGE"):
+        make_plan(strategy="pairwise", limits={"max_cases": needed - 1}, interventions=interventions)
+
+
+def test_the_work_of_a_covering_array_is_bounded(make_plan, vary):
+    many = vary(*((f"operators.op{number}.rollout", ["a"]) for number in range(300)))
+    with pytest.raises(ConfigError, match="44850 pairs"):
+        make_plan(strategy="pairwise", limits={"max_cases": 4096}, interventions=many)
 
 
 def test_covering_stops_at_its_limit():

@@ -64,11 +64,21 @@ def test_nothing_of_a_faulty_plugin_is_used(load, kind):
     assert [item.record.name for item in beside.commands()] == [item.record.name for item in alone.commands()]
 
 
-def test_half_registered_plugin_leaves_no_hook_behind(load):
-    manager = load("wrong_argument")
-    hooks = manager._hooks
-    assert [impl.plugin_name for impl in hooks.hook.xcfg_knobs.get_hookimpls()] == ["core"]
-    assert hooks.get_plugin("kit-argument") is None
+@pytest.mark.parametrize(
+    "kind", ["wrong_argument", "unknown_hook", "raises_in_hook", "wrong_record", "duplicate_core"]
+)
+def test_a_plugin_that_was_registered_leaves_no_hook_behind(load, kind):
+    hooks = load(kind)._hooks
+    assert [name for name, _ in hooks.list_name_plugin()] == ["core"]
+    assert {impl.plugin_name for caller in vars(hooks.hook).values() for impl in caller.get_hookimpls()} == {
+        "core"
+    }
+
+
+def test_what_a_plugin_prints_while_it_is_loaded_goes_to_stderr(load, capsys):
+    load("exits_on_import")
+    out, err = capsys.readouterr()
+    assert (out, err) == ("", "noise of an import\n")
 
 
 def test_unknown_hook_is_allowed_when_it_is_marked_optional(load):

@@ -1,4 +1,4 @@
-"""The runtime `external`: options, and real commands (a program of one's own, torchrun) that speak the protocol."""
+"""The runtime `external`: options, and real commands that speak the protocol."""
 
 from __future__ import annotations
 
@@ -45,11 +45,14 @@ while not (exchange / "stop").exists():
         served.add(request.name)
         name = json.loads(request.read_text())["id"]
         payload = struct.pack("<3f", -1.0, -2.0, -3.0)
-        header = json.dumps({"selected_logprob": {"dtype": "F32", "shape": [3], "data_offsets": [0,
-        12]}}).encode() data = struct.pack("<Q", len(header)) + header + payload
-        put(f"scores-{name}-0.safetensors", data) report = {"request_id": name, "rank": 0, "tensors_sha256":
-        hashlib.sha256(data).hexdigest()} put(f"done-{name}-0.json", json.dumps(report).encode())
-        time.sleep(0.005) '''
+        about = {"dtype": "F32", "shape": [3], "data_offsets": [0, 12]}
+        header = json.dumps({"selected_logprob": about}).encode()
+        data = struct.pack("<Q", len(header)) + header + payload
+        put(f"scores-{name}-0.safetensors", data)
+        report = {"request_id": name, "rank": 0, "tensors_sha256": hashlib.sha256(data).hexdigest()}
+        put(f"done-{name}-0.json", json.dumps(report).encode())
+    time.sleep(0.005)
+'''
 
 
 def placement(options, side="training"):

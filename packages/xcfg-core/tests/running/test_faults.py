@@ -1,4 +1,4 @@
-"""What goes wrong: each fault has its own error, names the rank, shows the log and leaves no process behind."""
+"""What goes wrong: each fault has its own error, names the rank, shows the log, leaves no process."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from xcfg.running.pool import WorkerPool
 from xcfg.schema.runtime import Placement
 
 pytestmark = pytest.mark.timeout(60)
+ONE = Placement()
 TWO = Placement(world_size=2, processes=2)
 
 
@@ -28,13 +29,17 @@ TWO = Placement(world_size=2, processes=2)
 def failing(pool, launch, request_of, is_alive):
     """Score with a fault; return the error after checking that every process is gone and the log is named."""
 
-    def fail(options, kind, *, placement=Placement(), build=20.0, score=20.0, adapter="fake_engine:Fake"):  #
-    noqa: B008 pool.build_timeout, pool.score_timeout = build, score pids = [] pool._on_event = lambda event:
-    pids.extend(event.get("pids", ())) with pytest.raises(ExecutionError) as caught:
-    pool.score(launch(options, placement=placement, adapter=adapter), request_of()) assert
-    isinstance(caught.value, kind), repr(caught.value) assert pids and not any(is_alive(pid) for pid in pids)
-    assert all(path.exists() for path in caught.value.logs.values()) and caught.value.logs assert pool.alive
-    == 0 return caught.value
+    def fail(options, kind, *, placement=ONE, build=20.0, score=20.0, adapter="fake_engine:Fake"):
+        pool.build_timeout, pool.score_timeout = build, score
+        pids = []
+        pool._on_event = lambda event: pids.extend(event.get("pids", ()))
+        with pytest.raises(ExecutionError) as caught:
+            pool.score(launch(options, placement=placement, adapter=adapter), request_of())
+        assert isinstance(caught.value, kind), repr(caught.value)
+        assert pids and not any(is_alive(pid) for pid in pids)
+        assert all(path.exists() for path in caught.value.logs.values()) and caught.value.logs
+        assert pool.alive == 0
+        return caught.value
 
     return fail
 

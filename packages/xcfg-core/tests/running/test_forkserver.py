@@ -1,4 +1,4 @@
-"""Forked workers: as separate as spawned ones, only where that is possible, and gone with their supervisor."""
+"""Forked workers: as separate as spawned ones, only where that is possible, gone with their supervisor."""
 
 from __future__ import annotations
 

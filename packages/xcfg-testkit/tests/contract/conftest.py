@@ -19,13 +19,28 @@ import xcfg_testkit.fakes.runtimes  # noqa: F401
 Outcomes = dict[str, dict[str, set[str]]]
 
 
+class Keep:
+    """Of some classes, run only the tests of one name: a bad fake need not fail slowly everywhere."""
+
+    def __init__(self, tests: dict[str, str]) -> None:
+        self.tests = tests
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Drop the others."""
+        items[:] = [item for item in items if self.wanted(*item.nodeid.split("::")[1:3])]
+
+    def wanted(self, owner: str, test: str) -> bool:
+        """Whether a test stays."""
+        return self.tests.get(owner, test.partition("[")[0]) == test.partition("[")[0]
+
+
 @pytest.fixture
-def outcomes(pytester: pytest.Pytester) -> Callable[[str], Outcomes]:
+def outcomes(pytester: pytest.Pytester) -> Callable[..., Outcomes]:
     """class -> test, without parameters -> its outcomes; a failing setup or teardown is `failed`."""
 
-    def run(source: str) -> Outcomes:
+    def run(source: str, only: dict[str, str] | None = None) -> Outcomes:
         pytester.makepyfile(test_inner="from __future__ import annotations\n" + source)
-        record = pytester.inline_run("-p", "no:cacheprovider", "--strict-markers", "-q")
+        record = pytester.inline_run("-p", "no:cacheprovider", "--strict-markers", "-q", plugins=[Keep(only or {})])
         found: Outcomes = defaultdict(lambda: defaultdict(set))
         for report in record.getreports("pytest_runtest_logreport"):
             _, owner, test = report.nodeid.split("::")[:3]

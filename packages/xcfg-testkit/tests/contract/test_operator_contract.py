@@ -25,10 +25,6 @@ BAD = {
     "takes_anything": "test_unknown_options_are_refused",
     "no_callable": "test_factory_builds_a_callable",
 }
-ALONE = {
-    "drops_the_tail": {"test_odd_shapes", "test_values_and_form", "test_large_and_tiny_logits", "test_masked_logits",
-                       "test_strided_inputs", "test_rows_without_a_distribution", "test_signed_zeros_and_ties"},
-}  # fmt: skip
 DESCRIPTORS = {
     "Targets": ("targets=('both',)", "test_descriptor_speaks_the_vocabulary"),
     "Dtypes": ("dtypes=('bf16',)", "test_descriptor_speaks_the_vocabulary"),
@@ -64,26 +60,24 @@ def test_good_passes_and_each_bad_one_fails(outcomes, failed):
     """If this fails, a backend that breaks a rule passes the kit, or an honest one does not."""
     classes = "".join(
         f"class Test_{name}(SelectedLogprobContract):\n    descriptor = descriptor('{name}')\n"
-        "    cost_shape = (4, 64)\n\n"
+        "    cost_shape, long_vocabulary = (4, 64), 4096\n\n"
         for name in ("good", *BAD)
     )
-    found = outcomes(HEAD + classes)
+    found = outcomes(HEAD + classes, {f"Test_{name}": test for name, test in BAD.items()})
     assert failed(found["Test_good"]) == set()
     assert found["Test_good"]["test_batch_invariant"] == {"passed"}
     for name, test in BAD.items():
         assert test in failed(found[f"Test_{name}"]), f"{name} passes {test}"
-    for name, expected in ALONE.items():
-        assert failed(found[f"Test_{name}"]) <= expected | {"test_batch_invariant", "test_run_to_run"}
 
 
 def test_each_wrong_descriptor_fails(outcomes, failed):
     """If this fails, a word that xcfg will never match stays unnoticed."""
     classes = "".join(
         f"class Test{name}(SelectedLogprobContract):\n"
-        f"    descriptor = descriptor('good', **dict({fields}))\n    cost_shape = (4, 64)\n\n"
+        f"    descriptor = descriptor('good', **dict({fields}))\n    cost_shape, long_vocabulary = (4, 64), 4096\n\n"
         for name, (fields, _) in DESCRIPTORS.items()
     )
-    found = outcomes(HEAD + classes)
+    found = outcomes(HEAD + classes, {f"Test{name}": test for name, (_, test) in DESCRIPTORS.items()})
     for name, (_, test) in DESCRIPTORS.items():
         assert test in failed(found[f"Test{name}"]), f"{name} passes {test}"
 
@@ -92,7 +86,7 @@ def test_what_is_not_claimed_is_not_demanded_but_reported(outcomes, pytester):
     """If this fails, a backend must claim what it cannot do, or its abilities are not measured."""
     found = outcomes(
         HEAD + "class TestModest(SelectedLogprobContract):\n"
-        "    descriptor = descriptor('depends_on_rows', properties=())\n    cost_shape = (4, 64)\n"
+        "    descriptor = descriptor('depends_on_rows', properties=())\n    cost_shape, long_vocabulary = (4, 64), 4096\n"
     )
     assert found["TestModest"]["test_batch_invariant"] == {"skipped"}
     assert found["TestModest"]["test_run_to_run"] == {"skipped"}
@@ -106,10 +100,12 @@ def test_bitwise_equality_with_a_peer(outcomes, failed):
         + """
 class TestTrue(SelectedLogprobContract):
     descriptor = descriptor('good', properties=('bitwise-equal-to:other',))
+    cost_shape, long_vocabulary = (4, 64), 4096
     peers = {'other': 'xcfg_testkit.fakes.operators:shared'}
 
 class TestFalse(SelectedLogprobContract):
     descriptor = descriptor('good', properties=('bitwise-equal-to:other',))
+    cost_shape, long_vocabulary = (4, 64), 4096
     peers = {'other': 'xcfg_testkit.fakes.operators:overflows'}
 """
     )
@@ -122,9 +118,10 @@ def test_coarse_precision_can_be_declared(outcomes, failed):
     found = outcomes(
         HEAD + "class TestCoarse(SelectedLogprobContract):\n"
         "    descriptor = descriptor('low_precision', properties=('run-to-run',))\n"
-        "    compute_dtype = 'bfloat16'\n"
+        "    compute_dtype, long_vocabulary = 'bfloat16', 4096\n",
+        {"TestCoarse": "test_values_and_form"},
     )
-    assert "test_values_and_form" not in failed(found["TestCoarse"])
+    assert found["TestCoarse"]["test_values_and_form"] == {"passed"}
 
 
 def test_cost_is_reported(pytester):

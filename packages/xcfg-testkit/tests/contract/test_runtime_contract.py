@@ -63,7 +63,7 @@ def test_good_passes_and_each_bad_one_fails(outcomes, failed):
     classes = "".join(
         f"class Test{name}(Base):\n    descriptor = fakes.descriptor('{name}')\n\n" for name in ("GoodAdapter", *BAD)
     )
-    found = outcomes(HEAD + classes)
+    found = outcomes(HEAD + classes, {f"Test{name}": test for name, test in BAD.items()})
     assert failed(found["TestGoodAdapter"]) == set()
     assert "passed" in found["TestGoodAdapter"]["test_decode_is_decode"]
     for name, test in BAD.items():

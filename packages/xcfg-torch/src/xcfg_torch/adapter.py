@@ -48,10 +48,10 @@ class TorchAdapter:
         self._spec = spec
         self._engine, aliases = build_engine(spec, context)
         engine = self._engine
-        # Read what the probe did before anything else gathers parameters.
+        engine.sharding.settle()
+        # Read what the probe did before the digests gather every parameter once more.
         applications = construction_applications(engine, spec.knobs, scored=False)
         compute_dtype = engine.observer.compute_dtype()
-        engine.sharding.settle()
         weights = weight_report(engine.model, engine.dtype, engine.sharding, aliases)
         return BuildReport(
             rank=context.rank,

@@ -54,7 +54,11 @@ class AttentionWatch(TorchFunctionMode):
         self.layer = None
 
     def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
     ) -> Any:
         """Count what an attention module calls and run it unchanged."""
         given = kwargs or {}

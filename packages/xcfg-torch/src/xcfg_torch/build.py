@@ -44,7 +44,8 @@ def build_engine(spec: WorkerSpec, context: RankContext) -> tuple[Engine, dict[s
     observer.float64 = dtype == "float64"
     if "selected_logprob" not in spec.operators:
         raise LaunchError(
-            "the worker was given no binding of 'selected_logprob'", hint="Bind it; `xcfg ops resolve` shows how."
+            "the worker was given no binding of 'selected_logprob'",
+            hint="Bind it; `xcfg ops resolve` shows how.",
         )
     engine = Engine(
         parts=parts,
@@ -84,7 +85,9 @@ def _sharding(
 def pad_id(model: object, options: TorchOptions) -> int:
     """Return the id for padding cells: the option's, the checkpoint's, else 0; always inside the vocabulary."""
     config = getattr(model, "config", None)
-    wanted = options.pad_token_id if options.pad_token_id is not None else getattr(config, "pad_token_id", None)
+    wanted = (
+        options.pad_token_id if options.pad_token_id is not None else getattr(config, "pad_token_id", None)
+    )
     size = int(getattr(config, "vocab_size", 1))
     if options.pad_token_id is not None and options.pad_token_id >= size:
         raise LaunchError(f"pad_token_id {options.pad_token_id} is outside the vocabulary of {size}")

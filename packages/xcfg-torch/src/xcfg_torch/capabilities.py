@@ -22,9 +22,12 @@ OFFSET = OptionDefinition(
 )
 
 
-def _on(side: str, values: dict[str, tuple[Value, ...]], *, inherent: bool = False, note: str = "") -> tuple[Capability, ...]:
+def _on(
+    side: str, values: dict[str, tuple[Value, ...]], *, inherent: bool = False, note: str = ""
+) -> tuple[Capability, ...]:
     return tuple(
-        Capability(path=path, side=side, values=allowed, inherent=inherent, note=note) for path, allowed in values.items()
+        Capability(path=path, side=side, values=allowed, inherent=inherent, note=note)
+        for path, allowed in values.items()
     )
 
 
@@ -51,7 +54,9 @@ TORCH = RuntimeDescriptor(
     },
     forced_replay=True,
     capabilities=(
-        *_on("rollout", {"rollout.dtype": TRAINED, "rollout.attention_backend": ATTENTION, "logp.backend": ()}),
+        *_on(
+            "rollout", {"rollout.dtype": TRAINED, "rollout.attention_backend": ATTENTION, "logp.backend": ()}
+        ),
         *_on("rollout", LACKED, inherent=True, note="one process, no compiler, a cache that starts empty"),
         *_layout("rollout", (False,)),
         *_on(
@@ -74,7 +79,9 @@ TORCH = RuntimeDescriptor(
         ),
         *_layout("reference", (True, False)),
     ),
-    policies={"selected_logprob": {"production": PRODUCTION, "reference": REFERENCE, "deterministic": PRODUCTION}},
+    policies={
+        "selected_logprob": {"production": PRODUCTION, "reference": REFERENCE, "deterministic": PRODUCTION}
+    },
     devices=("cpu", "cuda"),
     requires=REQUIRES,
     install_hint=INSTALL,
@@ -108,9 +115,19 @@ CPU_SMOKE = RuntimeDescriptor(
                 note="sequences are scored one by one, unpadded",
             )
         ),
-        *_on("rollout", {"rollout.attention_backend": ("model_default",)}, inherent=True, note="there is no attention"),
+        *_on(
+            "rollout",
+            {"rollout.attention_backend": ("model_default",)},
+            inherent=True,
+            note="there is no attention",
+        ),
     ),
-    policies={"selected_logprob": {"production": "smoke_only.logp_reference", "reference": "smoke_only.logp_reference"}},
+    policies={
+        "selected_logprob": {
+            "production": "smoke_only.logp_reference",
+            "reference": "smoke_only.logp_reference",
+        }
+    },
     requires=("torch>=2.6",),
     install_hint=INSTALL,
     sources=("xcfg_torch",),
@@ -163,7 +180,9 @@ def _checkpoint(name: str, summary: str, factory: str, *requires: str) -> Checkp
 
 
 CHECKPOINTS = (
-    _checkpoint("tiny-qwen3-512", "random Qwen3, 4 layers, vocabulary 512, untied, no tokenizer", "tiny_qwen3_512"),
+    _checkpoint(
+        "tiny-qwen3-512", "random Qwen3, 4 layers, vocabulary 512, untied, no tokenizer", "tiny_qwen3_512"
+    ),
     _checkpoint("tiny-qwen3-500", "the same with vocabulary 500, which engines pad", "tiny_qwen3_500"),
     _checkpoint(
         "smollm2-135m",

@@ -46,7 +46,9 @@ class Consumed:
             self.positions[flat] = positions[cell.row, columns]
             self.entered[flat] += 1
 
-    def step(self, seen: Seen, flat: NDArray[np.int64], rows: NDArray[np.int64], mask: NDArray[np.bool_]) -> None:
+    def step(
+        self, seen: Seen, flat: NDArray[np.int64], rows: NDArray[np.int64], mask: NDArray[np.bool_]
+    ) -> None:
         """Take in a single-token forward: token `flat[i]` was row `rows[i]`; `mask` [B, K] is what must enter."""
         entered = None if seen.attention_mask is None else _array(seen.attention_mask).astype(np.bool_)
         _same_mask(entered, mask)
@@ -65,7 +67,11 @@ class Consumed:
             if not bool((self.entered[span.start : stop] == 1).all()):
                 raise WorkerError(f"not every token of sequence {sequence} entered the model exactly once")
             handed = selected[span][rollout.active[span]]
-            result.append(attest_sequence(sequence, self.ids[span.start : stop], self.positions[span.start : stop], handed))
+            result.append(
+                attest_sequence(
+                    sequence, self.ids[span.start : stop], self.positions[span.start : stop], handed
+                )
+            )
         return tuple(result)
 
     def layout(self, seen: Seen, batch: Batch) -> None:
@@ -94,7 +100,9 @@ def _array(tensor: torch.Tensor) -> NDArray[Any]:
 
 def _positions(seen: Seen) -> NDArray[Any]:
     if seen.position_ids is None:
-        raise WorkerError("the positions that entered the model were not seen", hint="This model takes no position_ids.")
+        raise WorkerError(
+            "the positions that entered the model were not seen", hint="This model takes no position_ids."
+        )
     return np.broadcast_to(_array(seen.position_ids), tuple(seen.input_ids.shape))
 
 

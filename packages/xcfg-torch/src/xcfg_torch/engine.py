@@ -49,12 +49,18 @@ class Engine:
             return {}
         return {"logits_to_keep": self.tensor(columns)}
 
-    def forward(self, batch: Batch, *, cache: bool, columns: NDArray[np.int64] | None = None) -> tuple[Any, Seen]:
+    def forward(
+        self, batch: Batch, *, cache: bool, columns: NDArray[np.int64] | None = None
+    ) -> tuple[Any, Seen]:
         """Run one batch from an empty cache; return the model's output and what entered.
 
         columns: compute head logits only for these columns, int64 sorted.
         """
-        mask = {} if batch.attention_mask is None else {"attention_mask": self.tensor(batch.attention_mask.astype(np.int64))}
+        mask = (
+            {}
+            if batch.attention_mask is None
+            else {"attention_mask": self.tensor(batch.attention_mask.astype(np.int64))}
+        )
         keep = {} if columns is None else self.keep_argument(columns)
         return self.call(
             input_ids=self.tensor(batch.input_ids),

@@ -74,7 +74,9 @@ class FullySharded(Sharding):
 
     name = "fsdp"
 
-    def __init__(self, parts: Anatomy, options: TorchOptions, dtype: str, world_size: int, device: str) -> None:
+    def __init__(
+        self, parts: Anatomy, options: TorchOptions, dtype: str, world_size: int, device: str
+    ) -> None:
         """Shard the model of `parts` in place."""
         super().__init__(parameter_count(parts.model))
         from torch.distributed.device_mesh import init_device_mesh
@@ -83,7 +85,10 @@ class FullySharded(Sharding):
         self.world_size = world_size
         self.counter = GatherCounter()
         mesh = init_device_mesh(torch.device(device).type, (world_size,))
-        arguments: dict[str, Any] = {"mesh": mesh, "reshard_after_forward": options.fsdp_reshard_after_forward}
+        arguments: dict[str, Any] = {
+            "mesh": mesh,
+            "reshard_after_forward": options.fsdp_reshard_after_forward,
+        }
         if options.fsdp_master_dtype is not None:
             arguments["mp_policy"] = MixedPrecisionPolicy(param_dtype=DTYPES[dtype])
         for block in parts.blocks:
@@ -156,8 +161,12 @@ def placements(model: Any) -> dict[str, int]:
     found: dict[str, int] = {}
     for parameter in model.parameters():
         spec = getattr(parameter, "placements", None)
-        name = ", ".join(str(item) for item in spec) if spec is not None else "plain tensor"
+        # str(Shard(0)) is "S(0)" in some versions of torch and "Shard(dim=0)" in others.
+        name = ", ".join(_placement_name(item) for item in spec) if spec is not None else "plain tensor"
         found[name] = found.get(name, 0) + 1
     return dict(sorted(found.items()))
 
 
+def _placement_name(placement: Any) -> str:
+    dimension = getattr(placement, "dim", None)
+    return type(placement).__name__ + ("" if dimension is None else f"(dim={dimension})")

@@ -74,7 +74,9 @@ def prompt_ids(prompts: Sequence[Any], checkpoint: Path) -> list[list[int]]:
     result = []
     for item in prompts:
         if isinstance(item, dict) and "text" in item:
-            result.append([int(token) for token in encode(item["text"], add_special_tokens=True)["input_ids"]])
+            result.append(
+                [int(token) for token in encode(item["text"], add_special_tokens=True)["input_ids"]]
+            )
         else:
             result.append([int(token) for token in (item["token_ids"] if isinstance(item, dict) else item)])
     return result
@@ -146,7 +148,13 @@ class SamplingFeed:
 
 
 def run_generate(
-    engine: Engine, prompts: list[list[int]], sampling: Sampling, *, batch_size: int, padding_side: str, seed: int
+    engine: Engine,
+    prompts: list[list[int]],
+    sampling: Sampling,
+    *,
+    batch_size: int,
+    padding_side: str,
+    seed: int,
 ) -> list[dict[str, Any]]:
     """Return per prompt {"prompt_ids", "token_ids", "logprobs", "finish_reason"} of the sampled continuation."""
     empty = [index for index, prompt in enumerate(prompts) if not prompt]

@@ -96,7 +96,12 @@ def construction_applications(
         reading = _operator_option(engine, path) if reader is None else reader(engine, value)
         if scored and reading.exercised is Exercised.UNKNOWN and reading.actual is not None:
             reading = Reading(
-                reading.materialized, reading.actual, reading.evidence, reading.lifecycle, Exercised.YES, reading.reason
+                reading.materialized,
+                reading.actual,
+                reading.evidence,
+                reading.lifecycle,
+                Exercised.YES,
+                reading.reason,
             )
         result.append(application(engine, path, value, reading))
     return tuple(result)
@@ -165,7 +170,9 @@ def _logp_backend(engine: Engine, requested: Value) -> Reading:
     operator = engine.operator
     binding = operator.binding
     function = operator.function
-    name = f"{getattr(function, '__module__', '?')}.{getattr(function, '__qualname__', type(function).__name__)}"
+    name = (
+        f"{getattr(function, '__module__', '?')}.{getattr(function, '__qualname__', type(function).__name__)}"
+    )
     evidence = [state("injected operator", f"{binding.backend_id}: {name}")]
     if operator.calls:
         evidence.insert(0, execution("calls of the injected operator", str(operator.calls)))
@@ -181,7 +188,12 @@ def _operator_option(engine: Engine, path: str) -> Reading:
     name = path.partition(".")[2]
     options = engine.operator.binding.options
     if name not in options:
-        return Reading(None, None, (), reason=f"{engine.operator.binding.backend_id!r} was built without the option {name!r}")
+        return Reading(
+            None,
+            None,
+            (),
+            reason=f"{engine.operator.binding.backend_id!r} was built without the option {name!r}",
+        )
     evidence = (state("options of the injected operator", f"{name}={options[name]!r}"),)
     return Reading(options[name], options[name], evidence)
 
@@ -205,10 +217,16 @@ READERS: dict[str, Reader] = {
     "training.attention_backend": _attention,
     "training.sharding": _sharding,
     "logp.backend": _logp_backend,
-    "rollout.tensor_parallel_size": _inherent(1, Lifecycle.PROCESS_START, "one process holds the whole model"),
-    "rollout.context_parallel_size": _inherent(1, Lifecycle.PROCESS_START, "one process holds the whole context"),
+    "rollout.tensor_parallel_size": _inherent(
+        1, Lifecycle.PROCESS_START, "one process holds the whole model"
+    ),
+    "rollout.context_parallel_size": _inherent(
+        1, Lifecycle.PROCESS_START, "one process holds the whole context"
+    ),
     "rollout.enable_prefix_caching": _inherent(
         False, Lifecycle.ENGINE_CONSTRUCTION, "every replay starts from an empty cache"
     ),
-    "rollout.enforce_eager": _inherent(True, Lifecycle.ENGINE_CONSTRUCTION, "the model is called, never compiled"),
+    "rollout.enforce_eager": _inherent(
+        True, Lifecycle.ENGINE_CONSTRUCTION, "the model is called, never compiled"
+    ),
 }

@@ -92,7 +92,10 @@ def load_model(folder: Path, dtype: torch.dtype, attention: str, device: str) ->
 
 
 def _refuse_incomplete(folder: Path, info: dict[str, Any]) -> None:
-    faults = {name: sorted(map(str, info.get(name) or ())) for name in ("missing_keys", "mismatched_keys", "error_msgs")}
+    faults = {
+        name: sorted(map(str, info.get(name) or ()))
+        for name in ("missing_keys", "mismatched_keys", "error_msgs")
+    }
     found = [f"{name}: {', '.join(values[:3])}" for name, values in faults.items() if values]
     if found:
         raise LaunchError(
@@ -105,7 +108,9 @@ def anatomy(model: Any) -> Anatomy:
     """Return the parts of `model`; LaunchError when its decoder blocks cannot be found."""
     decoder = model.get_decoder() if hasattr(model, "get_decoder") else getattr(model, "model", model)
     count = model.config.get_text_config().num_hidden_layers
-    lists = [part for part in decoder.children() if isinstance(part, torch.nn.ModuleList) and len(part) == count]
+    lists = [
+        part for part in decoder.children() if isinstance(part, torch.nn.ModuleList) and len(part) == count
+    ]
     if not lists:
         raise LaunchError(
             f"no list of {count} decoder blocks was found in {type(decoder).__name__}",

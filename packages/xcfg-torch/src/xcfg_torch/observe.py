@@ -68,7 +68,9 @@ class Observer:
     def take(self) -> Seen:
         """Return what entered at the last forward, once; WorkerError when the embedding was not reached."""
         if self._last is None:
-            raise WorkerError("a forward ended and its embedding was never called", hint="This model embeds elsewhere.")
+            raise WorkerError(
+                "a forward ended and its embedding was never called", hint="This model embeds elsewhere."
+            )
         last, self._last = self._last, None
         return last
 

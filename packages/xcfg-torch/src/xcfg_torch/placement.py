@@ -47,7 +47,9 @@ def _cores() -> int:
     return os.cpu_count() or 1
 
 
-def _unsupported(request: PlacementRequest, options: TorchOptions, world: int, on_cuda: bool) -> dict[str, str]:
+def _unsupported(
+    request: PlacementRequest, options: TorchOptions, world: int, on_cuda: bool
+) -> dict[str, str]:
     reasons: dict[str, str] = {}
     for path in ATTENTION_PATHS:
         reason = _attention_fault(request.knobs.get(path), on_cuda)
@@ -61,7 +63,9 @@ def _unsupported(request: PlacementRequest, options: TorchOptions, world: int, o
     if world > 1 and request.side != "training":
         reasons["training.sharding"] = f"only the training side is sharded, not {request.side!r}"
     if world == 1 and request.knobs.get("training.sharding") == "fsdp":
-        reasons["training.sharding"] = f"fsdp over fsdp_world_size={options.fsdp_world_size} shards nothing; use 2 or more"
+        reasons["training.sharding"] = (
+            f"fsdp over fsdp_world_size={options.fsdp_world_size} shards nothing; use 2 or more"
+        )
     return reasons
 
 

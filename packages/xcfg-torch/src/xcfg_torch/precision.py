@@ -30,7 +30,11 @@ class KeepFloat64(TorchFunctionMode):
         self.promoted = 0
 
     def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
     ) -> Any:
         """Redirect casts to float32; everything else runs as it is."""
         kwargs = dict(kwargs or {})
@@ -41,7 +45,9 @@ class KeepFloat64(TorchFunctionMode):
             args, kwargs = self._promote(args, kwargs)
         return func(*args, **kwargs)
 
-    def _promote(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def _promote(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         changed = tuple(torch.float64 if _is_low(item) else item for item in args)
         if _is_low(kwargs.get("dtype")):
             kwargs["dtype"] = torch.float64

@@ -72,7 +72,9 @@ def run_prefill(
     return sequences, timeline
 
 
-def _score_batch(engine: Engine, rollout: Rollout, batch: Batch, sheet: ScoreSheet, consumed: Consumed) -> None:
+def _score_batch(
+    engine: Engine, rollout: Rollout, batch: Batch, sheet: ScoreSheet, consumed: Consumed
+) -> None:
     flat, rows, columns = scored_cells(rollout, batch)
     kept = np.unique(columns) if engine.options.logits_to_keep and len(columns) else None
     output, seen = engine.forward(batch, cache=False, columns=kept)

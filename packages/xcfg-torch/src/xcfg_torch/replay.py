@@ -34,7 +34,9 @@ def prompt_length(rollout: Rollout, sequence: int) -> int:
 class ForcedFeed:
     """Feeds the rollout's own tokens. cursor[r]: the flat token that row r's last logits predict."""
 
-    def __init__(self, rollout: Rollout, prompts: Batch, sheet: ScoreSheet, consumed: Consumed, pad_id: int) -> None:
+    def __init__(
+        self, rollout: Rollout, prompts: Batch, sheet: ScoreSheet, consumed: Consumed, pad_id: int
+    ) -> None:
         """Start after the prompts of `prompts`."""
         self.rollout, self.sheet, self.consumed, self.pad_id = rollout, sheet, consumed, pad_id
         self.prompts = prompts

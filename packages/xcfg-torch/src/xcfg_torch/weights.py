@@ -74,7 +74,11 @@ class State:
 
     def changes(self, after: State) -> list[str]:
         """Return the names of the fields that differ."""
-        return [name for name in ("fold", "rng", "modes", "gradients") if getattr(self, name) != getattr(after, name)]
+        return [
+            name
+            for name in ("fold", "rng", "modes", "gradients")
+            if getattr(self, name) != getattr(after, name)
+        ]
 
 
 def read_state(model: Any) -> State:

@@ -64,9 +64,11 @@ class Context:
     _scan: tuple[object, Scan] | None = None
     _scores: dict[str, tuple[Checked[ScoreSeal], ...]] = field(default_factory=dict)
     _rollouts: dict[str, Path | None] = field(default_factory=dict)
+    _places: dict[str, list[str]] = field(default_factory=dict)
 
     def refresh(self) -> None:
         """Forget what was found; files that did not change are still not hashed again."""
+        self._places.clear()
         self._scores.clear()
         self._rollouts.clear()
 
@@ -82,12 +84,21 @@ class Context:
         """Every folder of score `key`, newest first, checked."""
         if key not in self._scores:
             found = []
-            for name in _listing(self.folder, SCORES):
-                parts = split_score(name)
+            for name in self._names(SCORES):
+                parts = split_score(name) if name.startswith(key) else None
                 if parts is not None and parts[0] == key:
                     found.append((parts[1], self.check_score(name)))
             self._scores[key] = tuple(score for _, score in sorted(found, key=lambda item: -item[0]))
         return self._scores[key]
+
+    def _names(self, place: str) -> list[str]:
+        """The names in a place; none when it is no real folder, which check_seals reports by itself."""
+        if place not in self._places:
+            try:
+                self._places[place] = listing(self.folder, place)
+            except ArtifactError:
+                self._places[place] = []
+        return self._places[place]
 
     def check_score(self, name: str) -> Checked[ScoreSeal]:
         """Check the folder `name` in scores/."""
@@ -157,7 +168,7 @@ class Context:
     def rollout(self, sha256: str) -> Path | None:
         """Return the folder of a whole copy of the frozen rollout, or None."""
         if sha256 not in self._rollouts:
-            names = [name for name in _listing(self.folder, ROLLOUTS) if name.partition(".")[0] == sha256]
+            names = [name for name in self._names(ROLLOUTS) if name.partition(".")[0] == sha256]
             good = [name for name in names if not self.rollout_faults(name)]
             self._rollouts[sha256] = self.folder / ROLLOUTS / good[-1] if good else None
         return self._rollouts[sha256]
@@ -190,14 +201,6 @@ class Context:
         except ValueError as error:
             return [f"malformed: {error}"]
         return [] if same else ["altered: its content does not hash to its name"]
-
-
-def _listing(folder: Path, place: str) -> list[str]:
-    """The names in a place; none when it is no real folder, which check_seals reports by itself."""
-    try:
-        return listing(folder, place)
-    except ArtifactError:
-        return []
 
 
 def _json_payloads(descriptor: int, seal: CaseSeal) -> dict[str, bytes]:

@@ -64,9 +64,7 @@ def decode_seal(data: bytes, kind: type[Seal], *, source: str = COMPLETE) -> Sea
 def seal_faults(seal: ScoreSeal | CaseSeal) -> list[str]:
     """Return what is wrong with a seal by itself: names, digests, payloads that its status requires."""
     faults = [f"{name!r} is no payload name" for name in seal.files if not is_payload(name)]
-    faults += [
-        f"the digest of {name!r} is no SHA-256" for name, value in seal.files.items() if not is_digest(value)
-    ]
+    faults += [f"the digest of {name!r} is no SHA-256" for name, value in seal.files.items() if not is_digest(value)]
     if isinstance(seal, ScoreSeal):
         return faults + [f"a side score requires {name}" for name in SCORE_PAYLOADS if name not in seal.files]
     if seal.status not in Status.__members__:
@@ -109,9 +107,7 @@ def _stranger(name: str, folder: int) -> str:
 def read_payload(path: Path, name: str, files: Mapping[str, str]) -> bytes:
     """Return the bytes of payload `name` in folder `path`, checked against the seal at this moment."""
     if name not in files:
-        raise ArtifactError(
-            f"{str(path)!r} has no {name!r}", hint="Sealed: " + ", ".join(sorted(files)) + "."
-        )
+        raise ArtifactError(f"{str(path)!r} has no {name!r}", hint="Sealed: " + ", ".join(sorted(files)) + ".")
     data = read_bounded(str(path / name))
     if hashlib.sha256(data).hexdigest() != files[name]:
         raise ArtifactError(f"{str(path / name)!r} was altered after it was sealed")

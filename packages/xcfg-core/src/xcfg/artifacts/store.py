@@ -55,9 +55,7 @@ class Store:
     on_boundary: called with a name after every step that reaches the disk (for fault tests).
     """
 
-    def __init__(
-        self, root: Path, experiment_id: str, *, on_boundary: Callable[[str], None] | None = None
-    ) -> None:
+    def __init__(self, root: Path, experiment_id: str, *, on_boundary: Callable[[str], None] | None = None) -> None:
         """Raise ConfigError when `experiment_id` is not one safe path component."""
         self.folder = Path(root) / experiment_component(experiment_id)
         self._writer = Writer(on_boundary)
@@ -105,9 +103,7 @@ class Store:
         parts = (split_score(name) for name in listing(self.folder, SCORES))
         return tuple(sorted({part[0] for part in parts if part is not None}))
 
-    def put_score(
-        self, facts: ScoreFacts, files: Mapping[str, Content], *, fresh: bool = False
-    ) -> StoredScore:
+    def put_score(self, facts: ScoreFacts, files: Mapping[str, Content], *, fresh: bool = False) -> StoredScore:
         """Seal one side score. Returns the stored one when a valid score of the key is there already.
 
         files: payload name -> bytes, or a file to copy; layout.SCORE_PAYLOADS are required. An invalid folder
@@ -187,17 +183,13 @@ class Store:
                 if self._writer.publish(temporary, parent / seal.attempt_id):
                     return StoredAttempt(parent / seal.attempt_id, seal)
 
-    def _check_draft(
-        self, seal: CaseSeal, files: Mapping[str, Content], links: Mapping[str, StoredScore]
-    ) -> None:
+    def _check_draft(self, seal: CaseSeal, files: Mapping[str, Content], links: Mapping[str, StoredScore]) -> None:
         digests = dict.fromkeys(_payloads([*files, *links]), "0" * 64)
         digests |= {name: score.seal.files[SCORE_FILE] for name, score in links.items()}
         known = [name for name in (REQUESTED, COMPARISON, FAILURE) if name in files]
         faults = content_faults(seal, {name: _bytes(files[name]) for name in known})
         linked = {score.seal.key: score.seal for score in links.values()}
-        faults += [
-            f"it links score {key}, which no arm names" for key in linked if key not in seal.scores.values()
-        ]
+        faults += [f"it links score {key}, which no arm names" for key in linked if key not in seal.scores.values()]
         self._context.refresh()
         faults += self._context.surroundings(with_files(seal, digests), linked)
         if faults:

@@ -48,9 +48,7 @@ _MEMBER = re.compile(
     r"data\.pkl|data/[0-9]+|version|byteorder|\.format_version|\.storage_alignment|\.data/serialization_id"
 )
 _STORAGES = {"Float", "Double", "Bool", "Char", "Short", "Int", "Long"}
-_GLOBALS = {"torch._utils _rebuild_tensor_v2", "collections OrderedDict"} | {
-    f"torch {s}Storage" for s in _STORAGES
-}
+_GLOBALS = {"torch._utils _rebuild_tensor_v2", "collections OrderedDict"} | {f"torch {s}Storage" for s in _STORAGES}
 _OPCODE = re.compile(
     "PROTO|STOP|MARK|EMPTY_DICT|EMPTY_LIST|EMPTY_TUPLE|TUPLE[123]?|SETITEMS?|APPENDS?|NONE|NEWTRUE|NEWFALSE|"
     "BININT[12]?|LONG1|BINFLOAT|BINUNICODE|BINPUT|LONG_BINPUT|BINGET|LONG_BINGET|GLOBAL|REDUCE|BINPERSID"
@@ -133,9 +131,7 @@ def _check_pickle(path: Path, data: bytes) -> None:
     try:
         for opcode, argument, _ in pickletools.genops(data):
             if not _OPCODE.fullmatch(opcode.name):
-                raise ArtifactError(
-                    f"{str(path)!r}: the pickle opcode {opcode.name} has no place in a .pt file"
-                )
+                raise ArtifactError(f"{str(path)!r}: the pickle opcode {opcode.name} has no place in a .pt file")
             if opcode.name == "GLOBAL" and argument not in _GLOBALS:
                 raise ArtifactError(
                     f"{str(path)!r} names the global {str(argument)[:100]!r}; nothing of it was executed",
@@ -155,9 +151,7 @@ def _tensor(name: str, array: NDArray[np.generic]) -> torch.Tensor:
     import torch
 
     if array.dtype.name not in DTYPES or not array.dtype.isnative:
-        raise ArtifactError(
-            f"column {name!r} is {array.dtype.str}", hint="Use one of " + ", ".join(DTYPES) + "."
-        )
+        raise ArtifactError(f"column {name!r} is {array.dtype.str}", hint="Use one of " + ", ".join(DTYPES) + ".")
     if not (array.flags.c_contiguous and array.flags.writeable):
         array = array.copy(order="C")
     return torch.from_numpy(array)
@@ -190,6 +184,4 @@ def _plain(value: Any, where: str, depth: int) -> Any:
         return {key: _plain(item, f"{where}.{key}", depth + 1) for key, item in value.items()}
     if type(value) in (list, tuple):
         return [_plain(item, f"{where}[{index}]", depth + 1) for index, item in enumerate(value)]
-    raise ArtifactError(
-        f"{where} is a {type(value).__name__} {value!r:.80}", hint="Metadata holds plain JSON values."
-    )
+    raise ArtifactError(f"{where} is a {type(value).__name__} {value!r:.80}", hint="Metadata holds plain JSON values.")

@@ -115,9 +115,7 @@ def _revisions(context: Context) -> Iterator[AttemptCheck]:
         yield _line(revision.path, ())
     for number in found.pending:
         name, plan = file_names(number)
-        yield _line(
-            context.folder / name, (), (f"{NOTE}its {plan} was never published; nothing refers to it",)
-        )
+        yield _line(context.folder / name, (), (f"{NOTE}its {plan} was never published; nothing refers to it",))
     for name, reason in found.faults.items():
         yield _line(context.folder / name, (reason,))
     if not found.records and not found.faults:
@@ -197,9 +195,7 @@ def _alone(path: Path) -> AttemptCheck:
 
 
 def _leftover(path: Path) -> AttemptCheck:
-    return _line(
-        path, (), (f"{NOTE}left over from a run that was killed or is still writing; nothing reads it",)
-    )
+    return _line(path, (), (f"{NOTE}left over from a run that was killed or is still writing; nothing reads it",))
 
 
 def _foreign(path: Path) -> AttemptCheck:

@@ -65,6 +65,20 @@ class Session:
         return self._plugins
 
 
+class BareGroupError(click.UsageError):
+    """A group was called without a command; the message is its help."""
+
+
+class CommandGroup(click.Group):
+    """A group that needs a command: alone it shows its help on stderr and the exit code is 2."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Raise BareGroupError where there is nothing to parse."""
+        if not args and not ctx.resilient_parsing:
+            raise BareGroupError(ctx.get_help(), ctx)
+        return super().parse_args(ctx, args)
+
+
 def pass_session(command: F) -> F:
     """Give the session to a command as its first argument."""
     return cast("F", click.make_pass_decorator(Session, ensure=True)(command))

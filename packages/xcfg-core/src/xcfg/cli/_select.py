@@ -21,12 +21,8 @@ def selection_options(command: F) -> F:
             metavar="EXPR",
             help="Keep cases that match, e.g. 'rollout.dtype==float32'.",
         ),
-        click.option(
-            "--slice", "slice_", metavar="NAME", help="Keep the cases of a slice named in the file."
-        ),
-        click.option(
-            "--axis", "axes", metavar="PATH", multiple=True, help="Keep cases that vary only these paths."
-        ),
+        click.option("--slice", "slice_", metavar="NAME", help="Keep the cases of a slice named in the file."),
+        click.option("--axis", "axes", metavar="PATH", multiple=True, help="Keep cases that vary only these paths."),
         click.option("--profile", metavar="NAME", help="Use a named preset over the planner."),
     ):
         command = option(command)

@@ -13,7 +13,9 @@ from xcfg.schema.summary import RunSummary
 
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--format", "reader", metavar="NAME", help="The dump reader to use instead of the one that recognises FILE.")
+@click.option(
+    "--format", "reader", metavar="NAME", help="The dump reader to use instead of the one that recognises FILE."
+)
 @common_options
 @pass_session
 def compare(session: Session, file: Path, reader: str | None) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from xcfg.cli._output import Session, common_options, emit, fields, pass_session, table
+from xcfg.cli._output import CommandGroup, Session, common_options, emit, fields, pass_session, table
 from xcfg.plugin.manager import Provided
 from xcfg.schema import codec
 from xcfg.schema._base import Record
@@ -29,7 +29,7 @@ class KnobsSummary(Record):
     knobs: tuple[KnobLine, ...]
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 @common_options
 def knobs() -> None:
     """List what can be varied."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from xcfg.cli._output import Session, common_options, emit, fields, pass_session, table
+from xcfg.cli._output import CommandGroup, Session, common_options, emit, fields, pass_session, table
 from xcfg.cli.cmd_knobs import domain, spell
 from xcfg.errors import UnknownNameError, did_you_mean
 from xcfg.operators import (
@@ -54,7 +54,7 @@ class ResolutionSummary(Record):
     trace: tuple[ResolutionDecision, ...]
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 @common_options
 def ops() -> None:
     """List operator backends, and explain a resolution."""
@@ -146,9 +146,7 @@ def resolve(
 
 
 def _line(item: Provided[OperatorBackendDescriptor]) -> OperatorLine:
-    return OperatorLine(
-        plugin=item.plugin, distribution=item.distribution, version=item.version, operator=item.record
-    )
+    return OperatorLine(plugin=item.plugin, distribution=item.distribution, version=item.version, operator=item.record)
 
 
 def _names(record: OperatorBackendDescriptor) -> set[str]:

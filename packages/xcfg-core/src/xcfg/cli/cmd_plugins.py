@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from xcfg.cli._output import Session, common_options, emit, fields, pass_session, table
+from xcfg.cli._output import CommandGroup, Session, common_options, emit, fields, pass_session, table
 from xcfg.errors import PluginError
 from xcfg.schema._base import Record
 from xcfg.schema.summary import PLUGINS, PluginEntry, PluginsSummary
@@ -21,7 +21,7 @@ class PluginDetail(Record):
     offers: dict[str, tuple[str, ...]]
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 @common_options
 def plugins() -> None:
     """List plugins and say what is wrong with them."""

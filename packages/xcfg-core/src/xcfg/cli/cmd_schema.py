@@ -80,9 +80,7 @@ def json_schema(version: str, kind: Any) -> dict[str, Any]:
     """Return the JSON Schema of one document, with its `schema_version` pinned to `version`."""
     document = codec.json_schema(kind)
     if kind is ExperimentFile:  # msgspec has no union of two record types without a tag
-        shapes = [
-            codec.json_schema(shape) for shape in (experiment.InlineIdentity, experiment.FrozenIdentity)
-        ]
+        shapes = [codec.json_schema(shape) for shape in (experiment.InlineIdentity, experiment.FrozenIdentity)]
         for shape in shapes:
             document["$defs"].update(shape["$defs"])
         either = {"anyOf": [{"$ref": shape["$ref"]} for shape in shapes]}

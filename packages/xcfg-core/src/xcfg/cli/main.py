@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from xcfg.cli._output import Session, common_options, note
+from xcfg.cli._output import BareGroupError, CommandGroup, Session, common_options, note
 from xcfg.errors import PluginError, UnknownNameError, UsageError, XcfgError
 from xcfg.plugin.builtin.commands import CORE_COMMANDS
 from xcfg.schema import codec
@@ -21,12 +21,10 @@ from xcfg.schema.summary import ERROR, ErrorSummary
 PROGRAM = "xcfg"
 BROKEN_PIPE = 141
 """128 + SIGPIPE, as a shell reports it; 1 would say that the sides mismatch."""
-BARE = getattr(click.exceptions, "NoArgsIsHelpError", ())
-"""What click raises for a group without a command; before 8.2 it prints the help itself and leaves."""
 CORE = {record.name: record for record in CORE_COMMANDS}
 
 
-class LazyGroup(click.Group):
+class LazyGroup(CommandGroup):
     """A group whose commands are `module:attr` strings: core's from a table, the others from plugins."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -79,9 +77,7 @@ class LazyGroup(click.Group):
 def _planned_command(name: str, summary: str, missing: str) -> click.Command:
     reason = missing or "it is not part of this version"
 
-    @click.command(
-        name, help=f"{summary} Planned: {reason}.", context_settings={"ignore_unknown_options": True}
-    )
+    @click.command(name, help=f"{summary} Planned: {reason}.", context_settings={"ignore_unknown_options": True})
     @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
     def refuse(arguments: tuple[str, ...]) -> None:
         raise PluginError(
@@ -152,8 +148,8 @@ def _finish(outcome: BaseException | int, session: Session) -> int:
     summary = _summary(outcome)
     if session.json and not session.emitted:
         click.echo(codec.pretty_json(summary), nl=False)
-    elif isinstance(outcome, BARE):
-        note(str(getattr(outcome, "message", "")))
+    elif isinstance(outcome, BareGroupError):
+        note(outcome.message)
     else:
         note(f"{PROGRAM}: {summary.message}" + (f"\n  {summary.hint}" if summary.hint else ""))
     sys.stdout.flush()
@@ -168,7 +164,7 @@ def _summary(error: BaseException) -> ErrorSummary:
     if isinstance(error, click.ClickException):
         context = getattr(error, "ctx", None)
         path = context.command_path if context is not None else PROGRAM
-        bare = isinstance(error, BARE)
+        bare = isinstance(error, BareGroupError)
         message = f"{path}: a command is missing" if bare else error.format_message()
         return _error(UsageError.kind, message, f"Try '{path} --help'.", UsageError.exit_code)
     if isinstance(error, SystemExit):

@@ -160,7 +160,7 @@ def _sums(
 def _scale(top: float) -> float:
     """Return the power of two that divides d before squaring: 1, unless squares would over- or underflow."""
     exponent = math.frexp(top)[1]
-    return 1.0 if top == 0.0 or -400 < exponent < 500 else math.ldexp(1.0, exponent)
+    return 1.0 if top == 0.0 or -400 < exponent < 500 else math.ldexp(1.0, exponent - 1)
 
 
 def _outside(difference: Float, contract: Contract) -> int:

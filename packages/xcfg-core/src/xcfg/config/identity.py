@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from typing import Any, TypeVar
+from typing import Any
 
-from xcfg.errors import ConfigError, did_you_mean
-from xcfg.schema.codec import convert
+from xcfg.config.typed import convert_at
+from xcfg.errors import ConfigError
 from xcfg.schema.experiment import FrozenIdentity, InlineIdentity
 
-T = TypeVar("T")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _MATRICES = ("token_ids", "selected_token_ids", "active_mask", "attention_mask", "position_ids")
 _NON_EMPTY = ("checkpoint_id", "model_version", "tokenizer_policy", "pre_update_state")
@@ -33,28 +32,6 @@ def parse_identity(
             hint='Use schema_version "cross_config.experiment_config.v2", or give the inline matrices.',
         )
     return _frozen(document, source)
-
-
-def convert_at(document: Any, kind: type[T], *, source: str, path: str) -> T:
-    """As codec.convert, for a part of the document that stands at `path`."""
-    try:
-        return convert(document, kind, source=source)
-    except ConfigError as error:
-        message = error.message.removeprefix(f"{source}: ").removeprefix(f"{error.path}: ")
-        raise ConfigError(
-            message,
-            source=source,
-            path=path + error.path.removeprefix("$"),
-            hint=error.hint or _hint(message, kind),
-        ) from None
-
-
-def _hint(message: str, kind: Any) -> str:
-    """Say what fields a struct has, where the fault is an unknown or a missing one."""
-    _, unknown, rest = message.partition("unknown field `")
-    if unknown:
-        return did_you_mean(rest.rstrip("`"), kind.__struct_fields__)
-    return "Fields: " + ", ".join(kind.__struct_fields__) + "." if "missing required field" in message else ""
 
 
 def _frozen(document: dict[str, Any], source: str) -> FrozenIdentity:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from xcfg.config.flatten import flatten
-from xcfg.config.identity import convert_at, parse_identity
+from xcfg.config.identity import parse_identity
 from xcfg.config.operators import V1_OPERATION, parse_operators
 from xcfg.config.options import parse_runtime_options
 from xcfg.config.parts import (
@@ -19,6 +19,7 @@ from xcfg.config.parts import (
     parse_slices,
 )
 from xcfg.config.scan import check_document
+from xcfg.config.typed import convert_at
 from xcfg.errors import ConfigError, did_you_mean
 from xcfg.schema.codec import read_strict
 from xcfg.schema.experiment import V1, V2, ContractRef, Experiment, ExperimentV1, ExperimentV2

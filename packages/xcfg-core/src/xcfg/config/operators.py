@@ -64,10 +64,17 @@ def parse_choice(value: Any, *, source: str, path: str) -> OperatorChoice:
                 hint=did_you_mean(key, ("backend", "options")),
             )
     if not isinstance(value.get("backend"), str):
-        raise ConfigError("`backend` must be a backend id", source=source, path=f"{path}.backend")
+        raise ConfigError(
+            "`backend` must be a backend id",
+            source=source,
+            path=f"{path}.backend",
+            hint="Write text in quotes.",
+        )
     options = value.get("options", {})
     if not isinstance(options, dict):
-        raise ConfigError("`options` must be an object", source=source, path=f"{path}.options")
+        raise ConfigError(
+            "`options` must be an object", source=source, path=f"{path}.options", hint="For example {}."
+        )
     return OperatorChoice(backend=_backend(value["backend"], source, f"{path}.backend"), options=options)
 
 

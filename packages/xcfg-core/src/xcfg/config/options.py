@@ -68,7 +68,7 @@ def _read(name: str, source: str, base_dir: str, path: str) -> dict[str, Any]:
             hint="Save the same mapping as JSON and name that file, or give the arguments as a command_line.",
         )
     if "\0" in name:
-        raise ConfigError("the file name holds a null character", source=source, path=path)
+        raise ConfigError("the file name holds a null character", source=source, path=path, hint=_FORMS)
     file = Path(base_dir) / name
     if not file.is_file():
         raise ConfigError(
@@ -92,7 +92,12 @@ def parse_command_line(text: str, *, source: str, path: str) -> dict[str, Any]:
     try:
         words = shlex.split(text)
     except ValueError as error:
-        raise ConfigError(f"the command line cannot be split: {error}", source=source, path=path) from None
+        raise ConfigError(
+            f"the command line cannot be split: {error}",
+            source=source,
+            path=path,
+            hint="Close each quotation.",
+        ) from None
     options: dict[str, Any] = {}
     index = 0
     while index < len(words):

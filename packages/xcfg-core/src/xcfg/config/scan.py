@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import Any
 
 from xcfg.errors import ConfigError
@@ -24,7 +25,7 @@ POLICY_KEYS = frozenset(
     }
 )
 _POLICY_PREFIX = "expected_"
-_SCENARIO_FIELDS = ("scenario",)
+_UNICODE = "Write text that UTF-8 can hold."
 
 
 def check_document(document: Any, *, source: str) -> dict[str, Any]:
@@ -37,12 +38,11 @@ def check_document(document: Any, *, source: str) -> dict[str, Any]:
         raise ConfigError(
             "an experiment is a JSON object", source=source, path="$", hint="Start the file with `{`."
         )
-    for key, value in document.items():
-        if isinstance(key, str):
-            _refuse_policy(key, source, f"$.{key}")
-            if key in _SCENARIO_FIELDS:
-                _scan_policy(value, source, f"$.{key}", 0)
     check_tree(document, source=source, path="$")
+    for key, value in document.items():
+        _refuse_policy(key, source, f"$.{key}")
+        if key == "scenario":
+            _scan_policy(value, source, "$.scenario")
     return document
 
 
@@ -59,13 +59,9 @@ def check_tree(node: Any, *, source: str, path: str, depth: int = 0) -> None:
     elif isinstance(node, list):
         for index, value in enumerate(node):
             # Matrices of small integers and flags are nearly all of a large file.
-            if (
-                value is True
-                or value is False
-                or (type(value) is int and -MAX_INTEGER <= value <= MAX_INTEGER)
-            ):
-                continue
-            check_tree(value, source=source, path=f"{path}[{index}]", depth=depth + 1)
+            kind = type(value)
+            if kind is not bool and (kind is not int or not -MAX_INTEGER <= value <= MAX_INTEGER):
+                check_tree(value, source=source, path=f"{path}[{index}]", depth=depth + 1)
     else:
         _check_scalar(node, source, path)
 
@@ -73,7 +69,9 @@ def check_tree(node: Any, *, source: str, path: str, depth: int = 0) -> None:
 def _check_scalar(node: Any, source: str, path: str) -> None:
     if isinstance(node, str):
         if not _encodable(node):
-            raise ConfigError("the text is not valid Unicode (a lone surrogate)", source=source, path=path)
+            raise ConfigError(
+                "the text is not valid Unicode (a lone surrogate)", source=source, path=path, hint=_UNICODE
+            )
     elif isinstance(node, int):
         if not -MAX_INTEGER <= node <= MAX_INTEGER:
             raise ConfigError(
@@ -88,13 +86,18 @@ def _check_scalar(node: Any, source: str, path: str) -> None:
                 "the number is not finite", source=source, path=path, hint="Use a finite number."
             )
     else:
-        raise ConfigError(f"a {type(node).__name__} is not a JSON value", source=source, path=path)
+        raise ConfigError(
+            f"a {type(node).__name__} is not a JSON value",
+            source=source,
+            path=path,
+            hint="JSON has objects, lists, text, numbers, true, false and null.",
+        )
 
 
 def _check_key(key: Any, source: str, path: str) -> None:
     if not isinstance(key, str) or not _encodable(key):
-        raise ConfigError(f"the key {key!r} is not valid text", source=source, path=path)
-    if any(part in TOLERANCE_KEYS for part in _fold(key).split(".")):
+        raise ConfigError(f"the key {key!r} is not valid text", source=source, path=path, hint=_UNICODE)
+    if not TOLERANCE_KEYS.isdisjoint(_parts(key)):
         raise ConfigError(
             f"the key {key!r} is not allowed anywhere in an experiment",
             source=source,
@@ -103,22 +106,19 @@ def _check_key(key: Any, source: str, path: str) -> None:
         )
 
 
-def _scan_policy(node: Any, source: str, path: str, depth: int) -> None:
-    if depth > MAX_DEPTH:
-        raise ConfigError("nested too deeply", source=source, path=path, hint=f"At most {MAX_DEPTH} levels.")
+def _scan_policy(node: Any, source: str, path: str) -> None:
     if isinstance(node, dict):
         for key, value in node.items():
-            if isinstance(key, str):
-                _refuse_policy(key, source, f"{path}.{key}")
-            _scan_policy(value, source, f"{path}.{key}", depth + 1)
+            _refuse_policy(key, source, f"{path}.{key}")
+            _scan_policy(value, source, f"{path}.{key}")
     elif isinstance(node, list):
         for index, value in enumerate(node):
             if isinstance(value, (dict, list)):
-                _scan_policy(value, source, f"{path}[{index}]", depth + 1)
+                _scan_policy(value, source, f"{path}[{index}]")
 
 
 def _refuse_policy(key: str, source: str, path: str) -> None:
-    for part in _fold(key).split("."):
+    for part in _parts(key):
         if part in POLICY_KEYS or part.startswith(_POLICY_PREFIX):
             raise ConfigError(
                 f"the key {key!r} is not allowed in an experiment",
@@ -129,8 +129,10 @@ def _refuse_policy(key: str, source: str, path: str) -> None:
             )
 
 
-def _fold(key: str) -> str:
-    return key.strip().casefold().replace("-", "_")
+@lru_cache(maxsize=1024)
+def _parts(key: str) -> tuple[str, ...]:
+    """Return the parts of a dotted key, so that neither case nor hyphens nor dots hide a forbidden one."""
+    return tuple(part.strip().casefold().replace("-", "_") for part in key.split("."))
 
 
 def _encodable(text: str) -> bool:

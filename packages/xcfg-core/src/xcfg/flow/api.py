@@ -55,9 +55,7 @@ def freeze(
     checkpoint: str, prompts: AnyPath, output: AnyPath, *, plugins: PluginManager | None = None, **options: Any
 ) -> Rollout:
     """Sample and freeze a rollout; keywords are the fields of FreezeOptions. Raises XcfgError."""
-    chosen = freeze_journey.FreezeOptions(
-        checkpoint=checkpoint, prompts=Path(prompts), output=Path(output), **options
-    )
+    chosen = freeze_journey.FreezeOptions(checkpoint=checkpoint, prompts=Path(prompts), output=Path(output), **options)
     return freeze_journey.freeze(plugins or load_plugins(), chosen)
 
 

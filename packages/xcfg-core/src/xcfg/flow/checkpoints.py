@@ -6,6 +6,7 @@ import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from xcfg.errors import IdentityError, LaunchError
 from xcfg.identity.checkpoint import checkpoint_digest, expected_weights
@@ -74,8 +75,8 @@ def _builtin(uri: str, manager: PluginManager) -> Path:
     temporary = folder.parent / f".tmp-{folder.name}-{os.getpid()}"
     temporary.mkdir(exist_ok=True)
     try:
-        factory = resolve(record.factory, install_hint=record.install_hint)
-        factory(temporary)  # type: ignore[operator]
+        factory: Any = resolve(record.factory, install_hint=record.install_hint)
+        factory(temporary)
         temporary.rename(folder)
     except OSError as error:
         if not folder.is_dir():  # another process may have finished first, which is as good

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from xcfg.comparison import ScoreTable, compare
 from xcfg.contract import Contract, load_contract
@@ -10,11 +11,12 @@ from xcfg.dumps import DumpTable, read_table
 from xcfg.errors import ArtifactError
 from xcfg.flow.summary import edge_summary
 from xcfg.identity.rollout import Rollout, make_rollout
-from xcfg.plugin.manager import PluginManager
 from xcfg.plugin._resolve import resolve
+from xcfg.plugin.manager import PluginManager
 from xcfg.plugin.protocols import DumpReader
+from xcfg.plugin.provide import DumpReaderDescriptor
 from xcfg.schema.identity import CheckpointRef
-from xcfg.schema.names import Arm, Assessment, Status, exit_code
+from xcfg.schema.names import Arm, Status, exit_code
 from xcfg.schema.result import Comparison
 from xcfg.schema.summary import (
     RUN_SUMMARY,
@@ -27,13 +29,11 @@ from xcfg.schema.summary import (
 
 def choose_reader(path: Path, manager: PluginManager, name: str | None) -> tuple[str, str, DumpReader]:
     """Return the reader's name, why it was chosen, and the reader. Raises ArtifactError when none recognises it."""
-    offered = {item.record.name: item.record for item in manager.dump_readers()}
     if name is not None:
-        if name not in offered:
-            raise ArtifactError(f"no plugin reads the format {name!r}", hint=f"Available: {', '.join(sorted(offered))}.")
-        return name, "named on the command line", resolve(offered[name].factory)()  # type: ignore[operator]
+        return name, "named on the command line", _make(manager.dump_reader(name).record)
+    offered = {item.record.name: item.record for item in manager.dump_readers()}
     for candidate in sorted(offered):
-        reader: DumpReader = resolve(offered[candidate].factory)()  # type: ignore[operator]
+        reader = _make(offered[candidate])
         why = reader.detect(path)
         if why:
             return candidate, why, reader
@@ -41,6 +41,12 @@ def choose_reader(path: Path, manager: PluginManager, name: str | None) -> tuple
         f"no reader recognises {str(path)!r}",
         hint=f"Formats here: {', '.join(sorted(offered))}. Other formats come with xcfg-dumps.",
     )
+
+
+def _make(record: DumpReaderDescriptor) -> DumpReader:
+    factory: Any = resolve(record.factory)
+    reader: DumpReader = factory()
+    return reader
 
 
 def compare_dump(path: Path, manager: PluginManager, *, reader: str | None = None) -> tuple[RunSummary, Comparison]:
@@ -118,6 +124,3 @@ def rollout_of(table: DumpTable) -> Rollout:
         checkpoint=CheckpointRef(uri="unattested"),
         request_ids=list(table.sample_ids),
     )
-
-
-UNASSESSED = Assessment.NO_REFERENCE

@@ -59,7 +59,9 @@ def freeze(manager: PluginManager, options: FreezeOptions) -> Rollout:
     """Sample the prompts, write the frozen rollout to options.output (which must not exist) and return it."""
     _check(options)
     if options.output.exists():
-        raise UsageError(f"{str(options.output)!r} exists", hint="A frozen rollout is never overwritten; name another folder.")
+        raise UsageError(
+            f"{str(options.output)!r} exists", hint="A frozen rollout is never overwritten; name another folder."
+        )
     prompts = read_prompts(options.prompts)[: options.limit]
     descriptor: RuntimeDescriptor = manager.runtime(options.runtime).record
     if not descriptor.generates:
@@ -157,13 +159,12 @@ def _launch(
     knobs = side_knobs(complete_settings(options.settings, definitions, KNOB_PREFIXES), definitions, "rollout")
     refused = unsupported(descriptor, "rollout", knobs)
     place: Any = resolve(descriptor.placement, install_hint=descriptor.install_hint)
-    placement: Placement = place(
-        PlacementRequest(side="rollout", knobs=knobs, options={}, devices=options.devices)
-    )
+    placement: Placement = place(PlacementRequest(side="rollout", knobs=knobs, options={}, devices=options.devices))
     refused |= placement.unsupported
     if refused:
         raise UsageError(
-            "; ".join(f"{path}: {why}" for path, why in sorted(refused.items())), hint="Change it with --set PATH=VALUE."
+            "; ".join(f"{path}: {why}" for path, why in sorted(refused.items())),
+            hint="Change it with --set PATH=VALUE.",
         )
     catalog = SemanticOperatorCatalog.from_provided(manager.operator_backends(), runtimes=(descriptor.name,))
     context = ResolutionContext(
@@ -240,9 +241,7 @@ def _rollout(
     tails = [list(item["token_ids"]) for item in sampled]
     ids = np.concatenate([np.asarray(head + tail, dtype=np.int64) for head, tail in zip(heads, tails, strict=True)])
     lengths = [len(head) + len(tail) for head, tail in zip(heads, tails, strict=True)]
-    generated = np.concatenate(
-        [np.arange(length) >= len(head) for head, length in zip(heads, lengths, strict=True)]
-    )
+    generated = np.concatenate([np.arange(length) >= len(head) for head, length in zip(heads, lengths, strict=True)])
     recorded = np.full(len(ids), np.nan, dtype=np.float32)
     recorded[generated] = np.concatenate([np.asarray(item["logprobs"], dtype=np.float32) for item in sampled])
     return make_rollout(

@@ -49,9 +49,7 @@ def load_inputs(file: Path, manager: PluginManager, selection: Selection | None 
     contract = load_contract(experiment.contract.source, experiment.contract.version)
     experiment = evolve(experiment, contract=contract.ref)
     rollout = rollout_of(experiment)
-    plan = plan_experiment(
-        experiment, manager.knobs(), identity_digests(rollout), providers=KNOB_PREFIXES
-    )
+    plan = plan_experiment(experiment, manager.knobs(), identity_digests(rollout), providers=KNOB_PREFIXES)
     count = len(plan.cases)
     if selection is not None:
         plan = evolve(plan, cases=_selected(plan, experiment, manager, selection))
@@ -105,7 +103,7 @@ def inline_rollout(identity: InlineIdentity) -> Rollout:
     first = np.argmax(active, axis=1)
     generated = np.arange(width)[None, :] >= np.where(active.any(axis=1), first, width)[:, None]
 
-    def flat(matrix: object) -> np.ndarray:  # type: ignore[type-arg]
+    def flat(matrix: object) -> np.ndarray:
         return np.asarray(matrix)[keep]
 
     tensors = {

@@ -287,5 +287,8 @@ class Preparer:
         reasons: dict[str, str] = {}
         bindings = self._bind(stand_in, side, descriptor, knobs, placement, reasons)
         if reasons:
-            raise UsageError(f"the precision budget cannot be scored: {reasons}", hint="Set controls.reference to false to do without.")
+            raise UsageError(
+                f"the precision budget cannot be scored: {reasons}",
+                hint="Set controls.reference to false to do without.",
+            )
         return self._job(stand_in, descriptor, side, Arm.REFERENCE.value, knobs, placement, bindings, table=name)

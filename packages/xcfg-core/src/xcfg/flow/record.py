@@ -35,7 +35,6 @@ from xcfg.schema.knobs import KnobDefinition
 from xcfg.schema.names import Status
 
 
-
 def score_file(table: str, verdict_arm: str) -> str:
     """Return the file of a side score in an attempt; the verdict arm's is score_rollout.pt."""
     return "score_rollout.pt" if table == verdict_arm else f"score_{table}.pt"

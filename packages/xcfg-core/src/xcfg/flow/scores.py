@@ -26,8 +26,8 @@ from xcfg.errors import (
 from xcfg.flow.options import Event
 from xcfg.flow.prepare import ScoreJob
 from xcfg.identity.rollout import Rollout
-from xcfg.running.order import order_scores
 from xcfg.running.launch import LaunchSpec, RawScore
+from xcfg.running.order import order_scores
 from xcfg.running.pool import WorkerPool
 from xcfg.runtime.evidence import judged, latest, verdict_of
 from xcfg.runtime.merge import merge_ranks
@@ -175,9 +175,9 @@ class Scorer:
     def _publish(self, job: ScoreJob, raw: RawScore) -> SideScore:
         active = self.rollout.active
         merged = merge_ranks(raw.reports, raw.columns, active)
-        reported = latest(
-            item for report in (*raw.builds, *raw.reports) for item in report.applications
-        )
+        built = (item for build in raw.builds for item in build.applications)
+        scored = (item for report in raw.reports for item in report.applications)
+        reported = latest((*built, *scored))
         applications = judged(job.knobs, reported, [report.rank for report in raw.reports], job.side)
         files: dict[str, bytes | Path] = {
             "score.pt": save_pt(merged.columns, {"arm": job.table, "side": job.side, "key": job.key}),

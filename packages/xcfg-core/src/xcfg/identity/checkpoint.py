@@ -46,7 +46,9 @@ def stored_tensors(folder: Path) -> dict[str, str]:
         with file.open("rb") as stream:
             size = struct.unpack("<Q", stream.read(8).ljust(8, b"\0"))[0]
             if size > MAX_HEADER:
-                raise IdentityError(f"{file.name} in {str(folder)!r} is no safetensors file: its header says {size} bytes")
+                raise IdentityError(
+                    f"{file.name} in {str(folder)!r} is no safetensors file: its header says {size} bytes"
+                )
             try:
                 header = json.loads(stream.read(size))
                 entries = {name: entry for name, entry in header.items() if name != "__metadata__"}
@@ -57,7 +59,9 @@ def stored_tensors(folder: Path) -> dict[str, str]:
                     stream.seek(base + start)
                     result[name] = f"{entry['dtype']}:{shape}:{_hash_span(stream, stop - start)}"
             except (ValueError, KeyError, TypeError, AttributeError) as error:
-                raise IdentityError(f"{file.name} in {str(folder)!r} is a malformed safetensors file: {error}") from None
+                raise IdentityError(
+                    f"{file.name} in {str(folder)!r} is a malformed safetensors file: {error}"
+                ) from None
     return result
 
 
@@ -97,7 +101,7 @@ def tokenizer_digest(folder: Path) -> str:
 def expected_weights(folder: Path, dtype: str) -> dict[str, str]:
     """Return name -> SHA-256 of each stored tensor cast to `dtype` (floating tensors only are cast)."""
     import torch
-    from safetensors.torch import safe_open
+    from safetensors import safe_open
 
     target = getattr(torch, dtype)
     result: dict[str, str] = {}

@@ -59,7 +59,7 @@ class Rollout:
 
     @property
     def active(self) -> NDArray[np.bool_]:
-        """bool [T]: the tokens that are compared."""
+        """Bool [T]: the tokens that are compared."""
         return self.tensors["active_mask"].astype(np.bool_, copy=False)
 
     @property
@@ -125,12 +125,14 @@ def check_tensors(tensors: dict[str, NDArray[np.generic]]) -> None:
     if not faults:
         faults = _logical_faults(tensors)
     if faults:
-        raise IdentityError("the rollout is not valid: " + "; ".join(faults), hint="Freeze it again with `xcfg freeze`.")
+        raise IdentityError(
+            "the rollout is not valid: " + "; ".join(faults), hint="Freeze it again with `xcfg freeze`."
+        )
 
 
 def _logical_faults(tensors: dict[str, NDArray[np.generic]]) -> list[str]:
     offsets = tensors["offsets"]
-    if offsets.ndim != 1 or len(offsets) < 2 or offsets[0] != 0 or bool((np.diff(offsets) <= 0).any()):  # type: ignore[operator]
+    if offsets.ndim != 1 or len(offsets) < 2 or offsets[0] != 0 or bool((np.diff(offsets) <= 0).any()):
         return ["offsets must start at 0 and rise by at least one token per sequence"]
     total = int(offsets[-1])
     faults = [
@@ -180,7 +182,7 @@ def read_rollout(folder: Path, *, sha256: str = "") -> Rollout:
     except OSError as error:
         raise IdentityError(
             f"the frozen rollout {str(folder)!r} cannot be read: {error.strerror} ({Path(error.filename).name})",
-            hint="A frozen rollout is a folder with manifest.json and rollout.safetensors; make one with `xcfg freeze`.",
+            hint="It is a folder with manifest.json and rollout.safetensors; make one with `xcfg freeze`.",
         ) from None
     actual = hashlib.sha256(manifest_bytes).hexdigest()
     if sha256 and actual != sha256:

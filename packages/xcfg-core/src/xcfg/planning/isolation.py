@@ -8,7 +8,6 @@ from xcfg.errors import ConfigError
 from xcfg.planning.effective import read_case
 from xcfg.planning.normalise import SIDES, same, same_choice
 from xcfg.plugin.builtin.knobs import LOGP_BACKEND
-from xcfg.schema.codec import canonical_json
 from xcfg.schema.plan import ExperimentCase
 
 _SHORTCUT = "operators.selected_logprob."
@@ -31,7 +30,7 @@ def changes(baseline: ExperimentCase, case: ExperimentCase) -> list[str]:
                 found.append(f"operators.{operation}.{side}")
     for side in SIDES:
         old_options, new_options = baseline.runtime_options.get(side), case.runtime_options.get(side)
-        if canonical_json(old_options) != canonical_json(new_options):
+        if not same_choice(old_options, new_options):
             found.append(f"runtime_options.{side}")
     return found
 

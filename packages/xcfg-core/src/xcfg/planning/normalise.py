@@ -32,7 +32,7 @@ def same(first: Any, second: Any) -> bool:
 
 def same_choice(first: Any, second: Any) -> bool:
     """Whether two operator choices are one, as a case id would say."""
-    return canonical_json(first) == canonical_json(second)
+    return first is second or canonical_json(first) == canonical_json(second)
 
 
 def show(value: Any) -> str:
@@ -64,7 +64,8 @@ def normalise_value(knob: KnobDefinition, value: Any, *, source: str = "", where
         hint = f"Available: {available}."
         if isinstance(value, str):
             spellings = [item for item in domain.values if isinstance(item, str)] + list(knob.aliases)
-            hint = did_you_mean(value, spellings) or hint
+            near = did_you_mean(value, spellings)
+            hint = f"{near} {hint}" if near.startswith("Did") else hint
     elif isinstance(domain, IntRange):
         above = domain.maximum is None or (type(value) is int and value <= domain.maximum)
         if type(value) is int and value >= domain.minimum and above:

@@ -16,8 +16,8 @@ from xcfg.planning.covering import Covering, cover, pair_count
 from xcfg.schema.experiment import V1, Experiment
 from xcfg.schema.plan import PlanIssue
 
-MAX_COVERED_PAIRS = 200_000
-"""Bounds the work of a covering array; 256 cases never need as many."""
+MAX_COVERED_PAIRS = 40_000
+"""Bounds the work of a covering array to seconds: 280 axes of two levels, or 24 of ten."""
 
 IndexPair = tuple[int, int]
 
@@ -148,20 +148,21 @@ def covering_cells(
 ) -> Covering:
     """Return the covering array beyond the allowed single cells. Raises ConfigError when it is too large."""
     levels = [len(axis.levels) for axis in axes]
-    covering = None
-    if pair_count(levels) <= MAX_COVERED_PAIRS:
-        done = [cell for cell in single_cells(axes) if allowed(cell)]
-        covering = cover(levels, done, allowed, limit=limit)
+    pairs = pair_count(levels)
+    if pairs > MAX_COVERED_PAIRS:
+        raise ConfigError(
+            f"PLAN_TOO_LARGE: the axes have {pairs} pairs of levels to cover, more than {MAX_COVERED_PAIRS}",
+            source=source,
+            path="$.interventions",
+            hint="Split the experiment, or list the pairs that matter in pairwise_paths.",
+        )
+    done = [cell for cell in single_cells(axes) if allowed(cell)]
+    covering = cover(levels, done, allowed, limit=limit)
     if covering is None:
-        raise too_large("a covering array", limit, source)
+        raise ConfigError(
+            f"PLAN_TOO_LARGE: beside the single changes, a covering array needs more than {limit} cases",
+            source=source,
+            path="$.limits.max_cases",
+            hint="List fewer values, or raise limits.max_cases, at most 4096.",
+        )
     return covering
-
-
-def too_large(what: str, limit: int, source: str) -> ConfigError:
-    """Return the error for a plan beyond its cap."""
-    return ConfigError(
-        f"PLAN_TOO_LARGE: {what} would need more than the {limit} cases that are left or allowed",
-        source=source,
-        path="$.limits.max_cases",
-        hint="List fewer values or pairs, or (v2) raise limits.max_cases, at most 4096.",
-    )

@@ -90,7 +90,9 @@ def _entry_points(distribution: Any) -> list[Found]:
         return []
     try:
         metadata = distribution.metadata  # parsed anew by each access
-        name, version = metadata.get("Name") or UNKNOWN, metadata.get("Version") or ""
+        name, version = metadata["Name"], metadata.get("Version") or ""
+        if not name:
+            raise ValueError("there is no Name")
         requires = tuple(metadata.get_all("Requires-Dist") or distribution.requires or ())
     except Exception as error:  # noqa: BLE001 - as above
         items = [Found(entry.name, UNKNOWN, "", entry.value) for entry in entries]

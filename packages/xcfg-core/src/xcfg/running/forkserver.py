@@ -126,7 +126,7 @@ class _Server:
 
 
 class ForkStarter:
-    """Starts workers by fork where that is the same as a spawn, otherwise by spawn. Close it after its workers."""
+    """Starts workers by fork where that equals a spawn, else by spawn. Close it after its workers."""
 
     def __init__(self, folder: Path) -> None:
         """Keep where the servers' logs go."""
@@ -219,12 +219,19 @@ def _fork(question: dict[str, Any], inherited: list[socket.socket]) -> int:
         for descriptor in (log, hears, tells):
             os.close(descriptor)
         os.environ.update(question["env"])
-        if "numpy" in sys.modules:
-            sys.modules["numpy"].random.seed()  # Python's own generator is reseeded by fork, this one is not
+        _reseed()
         leave(serve_main())
     except BaseException as error:  # noqa: BLE001 - a fork must not return into the server's loop
         traceback.print_exception(error)
     os._exit(1)
+
+
+def _reseed() -> None:
+    """Give a fork generators of its own, as a new process has; Python's is reseeded by fork itself."""
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed()
+    if "torch" in sys.modules:
+        sys.modules["torch"].default_generator.seed()
 
 
 def _answer(question: dict[str, Any], inherited: list[socket.socket]) -> dict[str, Any]:

@@ -72,7 +72,9 @@ def package_digest(name: str, rooms: tuple[str, ...] = ()) -> str:
     if root.is_file():
         files = [root]
     elif rooms:
-        files = [file for room in rooms for file in ([root / room] if room.endswith(".py") else (root / room).rglob("*.py"))]
+        files = [
+            file for room in rooms for file in ([root / room] if room.endswith(".py") else (root / room).rglob("*.py"))
+        ]
     else:
         files = list(root.rglob("*.py"))
     state = hashlib.sha256()
@@ -88,7 +90,7 @@ def accelerator() -> dict[str, str]:
     """Return model and driver of the first NVIDIA device, as nvidia-smi names them; empty without one."""
     command = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)  # noqa: S603
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
     except (OSError, subprocess.SubprocessError):
         return {}
     models = sorted({line.strip() for line in done.stdout.splitlines() if line.strip()})
@@ -102,9 +104,8 @@ def processor() -> str:
         text = Path("/proc/cpuinfo").read_text()
     except OSError:
         return platform.processor() or platform.machine()
-    fields = dict(
-        (part.strip() for part in line.split(":", 1)) for line in text.split("\n\n")[0].splitlines() if ":" in line
-    )
+    pairs = (line.partition(":") for line in text.split("\n\n")[0].splitlines())
+    fields = {name.strip(): value.strip() for name, _, value in pairs}
     wanted = ("avx2", "avx512f", "avx512_bf16", "avx512_vnni", "amx_bf16", "amx_tile")
     flags = set(fields.get("flags", "").split())
     return f"{fields.get('model name', platform.machine())} [{' '.join(flag for flag in wanted if flag in flags)}]"
@@ -129,7 +130,9 @@ def torch_build() -> str:
     except OSError:
         return ""
     wanted = ("__version__", "cuda", "hip", "git_version")
-    return "; ".join(line.split("#")[0].strip() for line in lines if line.split(":")[0].split(" =")[0].strip() in wanted)
+    return "; ".join(
+        line.split("#")[0].strip() for line in lines if line.split(":")[0].split(" =")[0].strip() in wanted
+    )
 
 
 def scoring_environment(

@@ -40,9 +40,7 @@ def fingerprints(
                 "checkpoint": checkpoint,
             }
         ),
-        distributed=digest(
-            {"world_size": placement.world_size, "processes": placement.processes, "knobs": spread}
-        ),
+        distributed=digest({"world_size": placement.world_size, "processes": placement.processes, "knobs": spread}),
         process=digest(
             {
                 "knobs": of(Lifecycle.PROCESS_START),

@@ -37,7 +37,9 @@ def merge_ranks(
     records = tuple(report.record for report in reports if report.record is not None)
     if len(records) != len(reports):
         missing = sorted(report.rank for report in reports if report.record is None)
-        raise MissingRankError(f"ranks {missing} sent no rank record", hint="Every rank reports its role, also role `none`.")
+        raise MissingRankError(
+            f"ranks {missing} sent no rank record", hint="Every rank reports its role, also role `none`."
+        )
     owner = np.full(total, -1, dtype=np.int16)
     for record in records:
         if record.role == "owner":
@@ -45,7 +47,7 @@ def merge_ranks(
     orphans = np.flatnonzero(active & (owner < 0))
     if len(orphans):
         raise MissingRankError(
-            f"{len(orphans)} active tokens have no owner among {len(records)} ranks, the first at flat index {orphans[0]}",
+            f"{len(orphans)} active tokens have no owner among {len(records)} ranks, first at flat index {orphans[0]}",
             hint="The owners' ranges must cover every active token once.",
         )
     columns: Columns = {}

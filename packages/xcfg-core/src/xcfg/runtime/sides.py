@@ -15,9 +15,7 @@ SIDE_TARGETS = {
 }
 
 
-def side_knobs(
-    knobs: Mapping[str, Value], definitions: Mapping[str, KnobDefinition], side: str
-) -> dict[str, Value]:
+def side_knobs(knobs: Mapping[str, Value], definitions: Mapping[str, KnobDefinition], side: str) -> dict[str, Value]:
     """Return path -> value as `side` sees it: knobs that act on it, with `path@side` in place of `path`."""
     result: dict[str, Value] = {}
     for key in sorted(knobs):

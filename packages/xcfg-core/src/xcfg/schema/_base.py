@@ -7,7 +7,7 @@ meaning gets a new schema_version. Golden files of every stored record still dec
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import TypeAlias, dataclass_transform
 
 import msgspec
 
@@ -15,9 +15,11 @@ Value: TypeAlias = bool | int | float | str | None
 """A knob value as JSON has it."""
 
 
+@dataclass_transform(frozen_default=True, kw_only_default=True)
 class Input(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Something a person types: an unknown field is an error."""
 
 
+@dataclass_transform(frozen_default=True, kw_only_default=True)
 class Record(msgspec.Struct, frozen=True, kw_only=True):
     """Something a program stored: an unknown field is ignored."""

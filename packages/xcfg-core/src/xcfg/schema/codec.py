@@ -31,7 +31,9 @@ def parse_strict(text: str | bytes, *, source: str = "") -> Any:
         seen: dict[str, Any] = {}
         for key, value in items:
             if key in seen:
-                raise ConfigError(f"the key {key!r} stands twice in one object", source=source, hint="Keep one of them.")
+                raise ConfigError(
+                    f"the key {key!r} stands twice in one object", source=source, hint="Keep one of them."
+                )
             seen[key] = value
         return seen
 

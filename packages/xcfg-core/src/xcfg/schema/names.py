@@ -141,9 +141,7 @@ class Assessment(str, Enum):
     NO_REFERENCE = "NO_REFERENCE"
 
 
-LAUNCH_STATUSES = frozenset(
-    {Status.LAUNCH_FAILED, Status.TIMEOUT, Status.WORKER_FAILED, Status.MISSING_RANK}
-)
+LAUNCH_STATUSES = frozenset({Status.LAUNCH_FAILED, Status.TIMEOUT, Status.WORKER_FAILED, Status.MISSING_RANK})
 
 
 def exit_code(statuses: list[Status], *, interrupted: bool = False) -> int:

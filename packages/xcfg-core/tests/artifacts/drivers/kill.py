@@ -47,9 +47,7 @@ def run_until(root: Path, stop: int) -> None:
 
 
 def published(root: Path) -> dict[str, str]:
-    files = (
-        path for path in root.rglob("*") if path.is_file() and ".tmp-" not in str(path.relative_to(root))
-    )
+    files = (path for path in root.rglob("*") if path.is_file() and ".tmp-" not in str(path.relative_to(root)))
     return {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 

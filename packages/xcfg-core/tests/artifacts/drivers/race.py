@@ -57,9 +57,7 @@ def pin(root: Path, me: int, rounds: int, barrier: Any, results: Any) -> None:
 def together(work: Any, root: Path, count: int, rounds: int) -> list[Any]:
     context = multiprocessing.get_context("fork")
     barrier, results = context.Barrier(count), context.Queue()
-    processes = [
-        context.Process(target=work, args=(root, me, rounds, barrier, results)) for me in range(count)
-    ]
+    processes = [context.Process(target=work, args=(root, me, rounds, barrier, results)) for me in range(count)]
     for process in processes:
         process.start()
     answers = [results.get(timeout=60) for _ in processes]

@@ -28,9 +28,7 @@ def experiment(note: str = "") -> dict[str, object]:
 
 
 def plan(note: str = "") -> list[dict[str, object]]:
-    return [
-        {"case_id": case_id, "label": label, "note": note} for case_id, label in ((CASE, "a"), (OTHER, "b"))
-    ]
+    return [{"case_id": case_id, "label": label, "note": note} for case_id, label in ((CASE, "a"), (OTHER, "b"))]
 
 
 @functools.cache
@@ -101,9 +99,7 @@ def failure_files(status: str, case_id: str = CASE) -> dict[str, bytes]:
     }
 
 
-def case_facts(
-    store: Store, status: Status = Status.MISMATCH, case_id: str = CASE, **changes: object
-) -> CaseFacts:
+def case_facts(store: Store, status: Status = Status.MISMATCH, case_id: str = CASE, **changes: object) -> CaseFacts:
     revision = store.revisions()[-1]
     fields: dict[str, object] = {
         "status": status,
@@ -155,9 +151,4 @@ def whole_run(store: Store) -> None:
 def is_whole(store: Store) -> bool:
     scores = all(store.find_score(key) for key in ("train", "decode"))
     attempts = all(len(store.attempts(case_id).valid) == 1 for case_id in (CASE, OTHER))
-    return (
-        scores
-        and attempts
-        and len(store.revisions()) == 2
-        and store.find_rollout(rollout().sha256) is not None
-    )
+    return scores and attempts and len(store.revisions()) == 2 and store.find_rollout(rollout().sha256) is not None

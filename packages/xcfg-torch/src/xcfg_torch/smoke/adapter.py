@@ -56,13 +56,17 @@ class SmokeAdapter:
         if context.world_size != 1:
             raise LaunchError(f"cpu-smoke runs as one rank, not {context.world_size}")
         if "selected_logprob" not in spec.operators:
-            raise LaunchError("the worker was given no binding of 'selected_logprob'", hint="Bind a smoke operator.")
+            raise LaunchError(
+                "the worker was given no binding of 'selected_logprob'", hint="Bind a smoke operator."
+            )
         self._spec, self._operator = spec, instantiate(spec.operators["selected_logprob"])
         name = "rollout.dtype" if spec.side == "rollout" else "training.compute_dtype"
         self._dtype = str(spec.knobs.get(name, "float32"))
         if self._dtype not in DTYPES:
             raise LaunchError(f"{name} is {self._dtype!r}", hint=f"cpu-smoke has {', '.join(DTYPES)}.")
-        probe = synthetic_logits(torch.zeros(1, dtype=torch.int64), torch.zeros(1, dtype=torch.int64), 2, DTYPES[self._dtype])
+        probe = synthetic_logits(
+            torch.zeros(1, dtype=torch.int64), torch.zeros(1, dtype=torch.int64), 2, DTYPES[self._dtype]
+        )
         self._logits_dtypes = {str(probe.dtype).removeprefix("torch.")}
         return BuildReport(
             rank=0,
@@ -70,7 +74,11 @@ class SmokeAdapter:
             compute_dtype=self._observed(),
             applications=self._applications(),
             weights=WeightReport(method="digest", dtype=self._dtype),
-            provenance={"engine": "synthetic", "parameters": "none: the model is a closed form", "torch": torch.__version__},
+            provenance={
+                "engine": "synthetic",
+                "parameters": "none: the model is a closed form",
+                "torch": torch.__version__,
+            },
             coordinates={"dp": 0, "pp": 0, "tp": 0, "cp": 0, "ep": 0},
         )
 
@@ -79,7 +87,9 @@ class SmokeAdapter:
         started = time.perf_counter()
         spec, operator = self._built()
         if request.arm != ARMS.get(spec.side):
-            raise UnsupportedArmError(f"cpu-smoke cannot score the arm {request.arm!r} on the {spec.side} side")
+            raise UnsupportedArmError(
+                f"cpu-smoke cannot score the arm {request.arm!r} on the {spec.side} side"
+            )
         operator.calls, self._logits_dtypes, self._largest_batch = 0, set(), 0
         knobs = {**spec.knobs, **request.knobs}
         size = knobs.get("batch.size", 1)
@@ -143,7 +153,12 @@ class SmokeAdapter:
         for start in range(0, len(order), size):
             group = order[start : start + size]
             self._largest_batch = max(self._largest_batch, len(group))
-            flat = np.concatenate([rollout.span(int(i)).start + np.flatnonzero(rollout.active[rollout.span(int(i))]) for i in group])
+            flat = np.concatenate(
+                [
+                    rollout.span(int(i)).start + np.flatnonzero(rollout.active[rollout.span(int(i))])
+                    for i in group
+                ]
+            )
             where = torch.from_numpy(flat)
             logits = synthetic_logits(ids[where - 1], positions[where - 1], width, DTYPES[self._dtype])
             self._logits_dtypes.add(str(logits.dtype).removeprefix("torch."))
@@ -151,7 +166,11 @@ class SmokeAdapter:
             selected[flat] = targets[where].numpy()
         phase = torch.zeros(len(ids), dtype=torch.int8)
         phase[torch.from_numpy(rollout.active.copy())] = int(Phase.PREFILL)
-        return {"selected_logprob": values, "active": torch.from_numpy(rollout.active.copy()), "phase": phase}, selected
+        return {
+            "selected_logprob": values,
+            "active": torch.from_numpy(rollout.active.copy()),
+            "phase": phase,
+        }, selected
 
     def _observed(self) -> str:
         return next((name for name in DTYPES if name in self._logits_dtypes), "")
@@ -163,23 +182,35 @@ class SmokeAdapter:
             if path == "batch.size":
                 continue
             if path in ("rollout.dtype", "training.compute_dtype"):
-                evidence = Evidence(kind=EvidenceKind.EXECUTION, source="dtype of the logits", detail=self._observed())
+                evidence = Evidence(
+                    kind=EvidenceKind.EXECUTION, source="dtype of the logits", detail=self._observed()
+                )
                 result.append(self._application(path, value, self._observed(), evidence, Exercised.YES))
             elif path == "logp.backend":
                 result.append(self._logp(value, operator))
             elif path in INHERENT:
-                evidence = Evidence(kind=EvidenceKind.INHERENT, source="the synthetic model", detail=repr(INHERENT[path]))
+                evidence = Evidence(
+                    kind=EvidenceKind.INHERENT, source="the synthetic model", detail=repr(INHERENT[path])
+                )
                 result.append(self._application(path, value, INHERENT[path], evidence, Exercised.NO))
         return tuple(result)
 
     def _logp(self, value: Value, operator: BoundOperator) -> KnobApplication:
         binding = operator.binding
-        known = {binding.backend_id, binding.requested, "native" if binding.backend_id == "smoke_only.logp_reference" else ""}
+        known = {
+            binding.backend_id,
+            binding.requested,
+            "native" if binding.backend_id == "smoke_only.logp_reference" else "",
+        }
         actual = value if value in known else binding.backend_id
         if operator.calls:
-            evidence = Evidence(kind=EvidenceKind.EXECUTION, source="calls of the operator", detail=str(operator.calls))
+            evidence = Evidence(
+                kind=EvidenceKind.EXECUTION, source="calls of the operator", detail=str(operator.calls)
+            )
             return self._application("logp.backend", value, actual, evidence, Exercised.YES)
-        evidence = Evidence(kind=EvidenceKind.STATE, source="instantiated operator", detail=binding.backend_id)
+        evidence = Evidence(
+            kind=EvidenceKind.STATE, source="instantiated operator", detail=binding.backend_id
+        )
         return self._application("logp.backend", value, actual, evidence, Exercised.UNKNOWN)
 
     def _batch_application(self, knobs: dict[str, Value], sequences: int) -> tuple[KnobApplication, ...]:
@@ -188,7 +219,9 @@ class SmokeAdapter:
         asked, ran = knobs["batch.size"], self._largest_batch
         reached = ran == asked
         evidence = Evidence(
-            kind=EvidenceKind.EXECUTION, source="sequences per operator call", detail=f"at most {ran} of {sequences}"
+            kind=EvidenceKind.EXECUTION,
+            source="sequences per operator call",
+            detail=f"at most {ran} of {sequences}",
         )
         actual = ran if reached or not isinstance(asked, int) or ran > asked else asked
         shown = Exercised.YES if reached and sequences > 1 else Exercised.NO

@@ -17,7 +17,9 @@ def vocabulary(token_ids: torch.Tensor) -> int:
     return int(token_ids.max()) + EXTRA_IDS
 
 
-def synthetic_logits(token_ids: torch.Tensor, position_ids: torch.Tensor, size: int, dtype: torch.dtype) -> torch.Tensor:
+def synthetic_logits(
+    token_ids: torch.Tensor, position_ids: torch.Tensor, size: int, dtype: torch.dtype
+) -> torch.Tensor:
     """Return logits [N, V] in `dtype` for int64 ids [N] and positions [N]."""
     peak = (token_ids + position_ids + 1) % size
     distance = (torch.arange(size)[None, :] - peak[:, None]).abs()

@@ -1,0 +1,162 @@
+"""FSDP2 over two gloo processes on a CPU: sharded parameters, gathered blocks, the numbers of the unsharded model."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from xcfg.identity.attest import expected_attestations
+from xcfg.identity.rollout import write_rollout
+from xcfg.schema.codec import decode_json, pretty_json
+from xcfg.schema.names import Applied, EvidenceKind
+from xcfg.schema.worker import BuildReport, ScoreReport, ScoreRequest
+
+WORKER = """
+import os, sys
+from pathlib import Path
+import torch
+from safetensors.torch import save_file
+from xcfg.identity.rollout import read_rollout
+from xcfg.plugin.protocols import RankContext
+from xcfg.schema.codec import decode_json, pretty_json
+from xcfg.schema.worker import ScoreRequest, WorkerSpec
+from xcfg_torch.adapter import TorchAdapter
+
+torch.set_num_threads(1)
+folder, rank = Path(sys.argv[1]), int(sys.argv[2])
+spec = decode_json((folder / "spec.json").read_bytes(), WorkerSpec)
+context = RankContext(rank, spec.world_size, "cpu", folder, f"file://{folder / 'rendezvous'}")
+adapter = TorchAdapter()
+built = adapter.build(spec, context)
+(folder / f"build-{rank}.json").write_bytes(pretty_json(built))
+for file in sorted(folder.glob("request-*.json")):
+    request = decode_json(file.read_bytes(), ScoreRequest)
+    report, columns = adapter.score(request, read_rollout(folder / "rollout"))
+    (folder / f"report-{request.id}-{rank}.json").write_bytes(pretty_json(report))
+    save_file(columns, folder / f"columns-{request.id}-{rank}.safetensors")
+adapter.close()
+"""
+
+
+def launch(folder: Path, world: int) -> None:
+    """Run the worker once per rank and wait; a failure shows the rank's own output."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", WORKER, str(folder)]
+    ranks = [
+        subprocess.Popen(
+            [*command, str(rank)], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )
+        for rank in range(world)
+    ]
+    try:
+        outputs = [process.communicate(timeout=120)[0].decode() for process in ranks]
+    finally:
+        for process in ranks:
+            process.kill()
+    assert [process.returncode for process in ranks] == [0] * world, "\n".join(outputs)[-3000:]
+
+
+@pytest.fixture
+def sharded(tiny, spec_of, tmp_path, uneven):
+    """`sharded(dtype, requests, **options)` -> (builds, {id: reports}, {id: values}) over two ranks."""
+    from safetensors.numpy import load_file
+
+    def run(dtype, requests, *, rollout=uneven, world=2, **options):
+        folder = tmp_path / "fsdp"
+        folder.mkdir()
+        knobs = {
+            "training.compute_dtype": dtype,
+            "training.attention_backend": "sdpa",
+            "training.sharding": "fsdp",
+        }
+        spec = spec_of(tiny, "training", knobs, options=options, world_size=world)
+        (folder / "spec.json").write_bytes(pretty_json(spec))
+        write_rollout(rollout, folder / "rollout")
+        for request in requests:
+            (folder / f"request-{request.id}.json").write_bytes(pretty_json(request))
+        launch(folder, world)
+        builds = [
+            decode_json((folder / f"build-{rank}.json").read_bytes(), BuildReport) for rank in range(world)
+        ]
+        reports, values = {}, {}
+        for request in requests:
+            names = [f"{request.id}-{rank}" for rank in range(world)]
+            reports[request.id] = [
+                decode_json((folder / f"report-{name}.json").read_bytes(), ScoreReport) for name in names
+            ]
+            merged = np.full(len(rollout.token_ids), np.nan)
+            for report, name in zip(reports[request.id], names, strict=True):
+                columns = load_file(folder / f"columns-{name}.safetensors")
+                for start, stop in report.record.ranges:
+                    merged[start:stop] = columns["selected_logprob"][start:stop]
+            values[request.id] = merged[rollout.active]
+        return builds, reports, values
+
+    return run
+
+
+def test_two_ranks_give_the_bits_of_the_unsharded_model(sharded, built, uneven):
+    requests = [
+        ScoreRequest(id="one", arm="training", knobs={"batch.size": 1}),
+        ScoreRequest(id="two", arm="training", knobs={"batch.size": 2, "batch.padding_side": "left"}),
+        ScoreRequest(id="all", arm="training", knobs={"batch.size": 5, "batch.packing": True}),
+    ]
+    builds, reports, values = sharded("bfloat16", requests)
+    plain = built("training", "bfloat16")
+    for request in requests:
+        assert np.array_equal(values[request.id], plain.score(uneven, knobs=request.knobs).values), request.id
+    _check_builds(builds, plain)
+    _check_reports(reports, uneven)
+
+
+def _check_builds(builds, plain):
+    for rank, build in enumerate(builds):
+        assert build.weights.tensors == plain.report.weights.tensors, "digests are of full tensors"
+        assert 0 < build.weights.local_parameters < build.weights.total_parameters == 722304
+        found = {item.path: item for item in build.applications}["training.sharding"]
+        assert (found.status, found.actual, found.rank) == (Applied.APPLIED, "fsdp", rank)
+        kinds = {piece.kind for piece in found.evidence}
+        assert kinds == {EvidenceKind.STATE, EvidenceKind.EXECUTION}
+        assert "Shard(dim=0)" in found.evidence[0].detail
+    assert sum(build.weights.local_parameters for build in builds) == 722304
+
+
+def _check_reports(reports, uneven):
+    expected = {item.index: item for item in expected_attestations(uneven)}
+    for answers in reports.values():
+        seen = [item for report in answers for item in report.attestations]
+        assert sorted(item.index for item in seen) == list(range(5))
+        assert all(item == expected[item.index] for item in seen)
+        assert len({report.forwards for report in answers}) == 1, (
+            "every rank runs the same number of forwards"
+        )
+        assert all(report.state_unchanged and report.fold_before == report.fold_after for report in answers)
+        # Four blocks and the rest: five gathers a forward, whatever a rank scores.
+        assert all(report.counters["all_gathers"] >= 4 * report.forwards for report in answers)
+        sharding = [{a.path: a for a in report.applications}["training.sharding"] for report in answers]
+        assert {item.status for item in sharding} == {Applied.APPLIED}
+    # One packed batch: rank 1 owns nothing and says so.
+    assert [report.record.role for report in reports["all"]] == ["owner", "none"]
+    assert reports["all"][1].record.ranges == ()
+    spans = sorted(span for report in reports["two"] for span in report.record.ranges)
+    assert spans == [(int(a), int(b)) for a, b in zip(uneven.offsets[:-1], uneven.offsets[1:], strict=True)]
+
+
+def test_float32_master_weights_compute_in_bfloat16(sharded, built, uneven):
+    """The form trainers use: float32 shards, cast to bfloat16 when gathered; spec/04 measured no difference."""
+    request = ScoreRequest(id="one", arm="training", knobs={"batch.size": 1})
+    builds, reports, values = sharded(
+        "bfloat16", [request], fsdp_master_dtype="float32", fsdp_reshard_after_forward=False
+    )
+    assert np.array_equal(
+        values["one"], built("training", "bfloat16").score(uneven, knobs=request.knobs).values
+    )
+    for build, report in zip(builds, reports["one"], strict=True):
+        found = {item.path: item for item in report.applications}["training.compute_dtype"]
+        assert found.actual == build.compute_dtype == report.compute_dtype == "bfloat16"
+        assert "float32 x" in found.evidence[1].detail, "the parameters are float32 and the evidence says so"
+        assert report.state_unchanged
