@@ -26,9 +26,7 @@ def faults_of_wheel(wheel: Path, entry_points: dict[str, str]) -> list[str]:
         declared.optionxform = str  # type: ignore[assignment,method-assign]  # names keep their case
         if f"{info}/entry_points.txt" in names:
             declared.read_string(archive.read(f"{info}/entry_points.txt").decode())
-        licence = (
-            archive.read(f"{info}/licenses/LICENSE").decode() if f"{info}/licenses/LICENSE" in names else ""
-        )
+        licence = archive.read(f"{info}/licenses/LICENSE").decode() if f"{info}/licenses/LICENSE" in names else ""
     if declared.has_section("xcfg"):
         entry_points.update({name: str(metadata["Name"]) for name in declared["xcfg"]})
     packages = {name.split("/")[0] for name in names if not name.startswith(info)}
@@ -53,9 +51,7 @@ def faults_of_listing(listing: Path, entry_points: dict[str, str]) -> list[str]:
     for name, distribution in sorted(entry_points.items()):
         found = plugins.get(name)
         if found is None:
-            faults.append(
-                f"{name!r}, which {distribution} declares, is not listed; listed are {sorted(plugins)}"
-            )
+            faults.append(f"{name!r}, which {distribution} declares, is not listed; listed are {sorted(plugins)}")
         elif found["status"] != "active":
             faults.append(f"the plugin {name!r} of {distribution} is {found['status']}: {found['reason']}")
     return faults

@@ -1,4 +1,4 @@
-"""Write the tables of docs/reference from the code, or check that they are what the code says.
+"""Write the tables of docs from the code, or check that they are what the code says.
 
     python tools/gen_reference.py            rewrite them
     python tools/gen_reference.py --check    end with 1 and a diff when one is out of date
@@ -25,12 +25,13 @@ from xcfg.cli._output import Session
 from xcfg.cli.cmd_schema import documents
 from xcfg.cli.main import cli
 from xcfg.contract import load_contract
+from xcfg.dumps import columns
 from xcfg.plugin import provide, spec
 from xcfg.plugin.manager import PluginManager
 from xcfg.schema import attempt, experiment, knobs, operators, plan, result, runtime, worker
 from xcfg.schema._base import Input, Record
 
-PAGES = Path(__file__).resolve().parent.parent / "docs" / "reference"
+PAGES = Path(__file__).resolve().parent.parent / "docs"
 BLOCK = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end generated -->)", re.DOTALL)
 
 
@@ -97,13 +98,10 @@ def signature(hook: Callable[..., Any]) -> str:
 
 def hook_table() -> str:
     """Return every hook in firing order: signature and docstring."""
-    found = [
-        item for _, item in inspect.getmembers(spec, inspect.isfunction) if item.__name__.startswith("xcfg_")
-    ]
+    found = [item for _, item in inspect.getmembers(spec, inspect.isfunction) if item.__name__.startswith("xcfg_")]
     found.sort(key=lambda item: item.__code__.co_firstlineno)
     return "\n".join(
-        f"### {item.__name__}\n\n```python\n{signature(item)}\n```\n\n{inspect.getdoc(item)}\n"
-        for item in found
+        f"### {item.__name__}\n\n```python\n{signature(item)}\n```\n\n{inspect.getdoc(item)}\n" for item in found
     )
 
 
@@ -156,9 +154,7 @@ def command_pages() -> str:
     """Return every command with its usage and options."""
     context = click.Context(cli, info_name="xcfg", obj=Session())
     shared: set[str | None] = {option.name for option in cli.params}
-    parts = [
-        _command(context, name, cli.get_command(context, name), shared) for name in cli.list_commands(context)
-    ]
+    parts = [_command(context, name, cli.get_command(context, name), shared) for name in cli.list_commands(context)]
     return "\n".join(parts)
 
 
@@ -214,8 +210,7 @@ def schema_names() -> str:
 def experiment_v1() -> str:
     """Return the fields of a v1 file."""
     return "\n".join(
-        struct(kind)
-        for kind in (experiment.ExperimentV1, experiment.InterventionV1, experiment.InlineIdentity)
+        struct(kind) for kind in (experiment.ExperimentV1, experiment.InterventionV1, experiment.InlineIdentity)
     )
 
 
@@ -263,6 +258,13 @@ def score_columns() -> str:
     return table(("column", "dtype, shape, meaning", ""), rows)
 
 
+def dump_columns() -> str:
+    """Return the canonical columns of a dump."""
+    rows = [(f"`{name}`", meaning, "required") for name, meaning in columns.REQUIRED.items()]
+    rows += [(f"`{name}`", meaning, "") for name, meaning in columns.OPTIONAL.items()]
+    return table(("column", "one value per token", ""), rows)
+
+
 def store_records() -> str:
     """Return the seals and the documents they cover."""
     kinds = (
@@ -302,6 +304,7 @@ GENERATORS: dict[str, Callable[[], str]] = {
     for item in (
         command_pages,
         contract_table,
+        dump_columns,
         error_table,
         experiment_v1,
         experiment_v2,
@@ -326,7 +329,7 @@ def filled(text: str) -> str:
 def main(arguments: list[str]) -> int:
     """Rewrite the pages, or compare them under --check."""
     stale = 0
-    for page in sorted(PAGES.glob("*.md")):
+    for page in sorted(PAGES.rglob("*.md")):
         old = page.read_text(encoding="utf-8")
         new = filled(old)
         if new == old:

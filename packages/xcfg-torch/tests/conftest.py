@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
-for _name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
-    os.environ.setdefault(_name, "1")
-
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -43,9 +38,7 @@ def build_rollout(
     generator = np.random.default_rng(seed)
     lengths = [prompt + response for prompt, response in zip(prompts, responses, strict=True)]
     ids = generator.integers(0, vocabulary, sum(lengths))
-    active = np.concatenate(
-        [np.arange(length) >= prompt for length, prompt in zip(lengths, prompts, strict=True)]
-    )
+    active = np.concatenate([np.arange(length) >= prompt for length, prompt in zip(lengths, prompts, strict=True)])
     tensors: dict[str, Any] = {
         "token_ids": ids,
         "offsets": np.concatenate(([0], np.cumsum(lengths))),
@@ -110,7 +103,7 @@ def spec_of() -> Callable[..., WorkerSpec]:
 
 @pytest.fixture
 def built(tiny: Path, tmp_path: Path) -> Iterator[Callable[..., Any]]:
-    """`built(side, dtype, attention, **options)` -> object with adapter, report and score(rollout, arm, knobs, ...)."""
+    """`built(side, dtype, attention, ...)` -> object with adapter, report and score(rollout, arm, knobs, ...)."""
     from xcfg_torch.adapter import TorchAdapter
 
     made: list[TorchAdapter] = []
@@ -132,9 +125,7 @@ def built(tiny: Path, tmp_path: Path) -> Iterator[Callable[..., Any]]:
         context = RankContext(0, 1, "cpu", tmp_path, f"file://{tmp_path / 'rendezvous'}")
         report = adapter.build(make_spec(checkpoint or tiny, side, knobs, **spec), context)
 
-        def score(
-            rollout: Rollout, arm: str = "", knobs: dict[str, Any] | None = None, **request: Any
-        ) -> Any:
+        def score(rollout: Rollout, arm: str = "", knobs: dict[str, Any] | None = None, **request: Any) -> Any:
             wanted = ScoreRequest(id="r", arm=arm or ARM[side], knobs=knobs or {"batch.size": 2}, **request)
             answer, columns = adapter.score(wanted, rollout)
             active = columns["active"]

@@ -35,7 +35,7 @@ def test_first_token_is_tagged_and_step_batches_shrink(built, uneven):
         phases = columns["phase"].numpy()[span][uneven.active[span]]
         assert phases[0] == Phase.FIRST_TOKEN and set(phases[1:]) == {Phase.DECODE}
         assert not columns["phase"].numpy()[span][~uneven.active[span]].any()
-    # Sequence 0 has 11 response tokens, its neighbour 6: from the seventh on it decodes alone in a batch of 2.
+    # Sequence 0 has 11 response tokens, its neighbour 6: from the seventh on it decodes alone of 2 rows.
     span = uneven.span(0)
     real = columns["step_batch"].numpy()[span][uneven.active[span]]
     padded = columns["step_batch_padded"].numpy()[span][uneven.active[span]]
@@ -55,7 +55,7 @@ def test_bf16_decode_differs_from_prefill_and_float32_hardly(built, uneven):
 
 
 def test_eager_and_sdpa_decode_agree_in_float64(built, uneven):
-    """The rollout side takes no float64 as a knob; built so here, a wrong cache or mask cannot hide in rounding."""
+    """No experiment asks a rollout for float64; here it leaves a wrong cache or mask nothing to hide in."""
     reference = built("reference", "float64", "eager").score(uneven).values
     for attention in ("eager", "sdpa"):
         engine = built("rollout", "float64", attention)
@@ -103,9 +103,7 @@ def test_logical_positions_and_hidden_tokens_enter_decode(built, rollout_of):
     reference = built("reference", "float64", "eager").score(rollout)
     plain = built("reference", "float64", "eager").score(base)
     assert np.abs(scored.values - reference.values).max() < 1e-12
-    assert np.abs(reference.values[:6] - plain.values[:6]).max() > 1e-6, (
-        "hiding a token must change what follows"
-    )
+    assert np.abs(reference.values[:6] - plain.values[:6]).max() > 1e-6, "hiding a token must change what follows"
     assert scored.report.attestations == expected_attestations(rollout, consumed_last=False)
 
 

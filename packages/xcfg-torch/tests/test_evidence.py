@@ -33,9 +33,7 @@ def test_implements_the_protocols():
 
 
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
-@pytest.mark.parametrize(
-    ("side", "dtype"), [("training", "bfloat16"), ("rollout", "float16"), ("training", "float32")]
-)
+@pytest.mark.parametrize(("side", "dtype"), [("training", "bfloat16"), ("rollout", "float16"), ("training", "float32")])
 def test_dtype_and_attention_have_execution_evidence(built, uneven, side, dtype, attention):
     engine = built(side, dtype, attention)
     head = "rollout" if side == "rollout" else "training"
@@ -44,8 +42,7 @@ def test_dtype_and_attention_have_execution_evidence(built, uneven, side, dtype,
         ran = found[f"{head}.attention_backend"]
         assert (ran.status, ran.actual) == (Applied.APPLIED, attention)
         assert (
-            ran.evidence[0].kind is EvidenceKind.EXECUTION
-            and f"{attention} in 4 of 4 layers" in ran.evidence[0].detail
+            ran.evidence[0].kind is EvidenceKind.EXECUTION and f"{attention} in 4 of 4 layers" in ran.evidence[0].detail
         )
         kept = found["rollout.dtype" if side == "rollout" else "training.compute_dtype"]
         assert (kept.status, kept.actual) == (Applied.APPLIED, dtype)
@@ -59,9 +56,7 @@ def test_eager_and_sdpa_are_different_arithmetic(built, uneven):
 
 
 def test_model_default_says_what_it_resolved_to(built, uneven):
-    found = _by_path(built("training", attention="model_default").score(uneven).report)[
-        "training.attention_backend"
-    ]
+    found = _by_path(built("training", attention="model_default").score(uneven).report)["training.attention_backend"]
     assert (found.status, found.actual, found.materialized) == (Applied.APPLIED, "model_default", "sdpa")
 
 
@@ -89,13 +84,9 @@ def test_attention_that_was_swapped_behind_the_name_is_a_fallback(built, uneven)
 
 def test_one_layer_in_another_dtype_is_a_fallback(built, uneven):
     engine = built("training", "float32")
-    engine.adapter.engine.parts.blocks[1].mlp.register_forward_pre_hook(
-        lambda module, args: (args[0].bfloat16(),)
-    )
+    engine.adapter.engine.parts.blocks[1].mlp.register_forward_pre_hook(lambda module, args: (args[0].bfloat16(),))
     engine.adapter.engine.parts.blocks[1].mlp.bfloat16()
-    engine.adapter.engine.parts.blocks[1].mlp.register_forward_hook(
-        lambda module, args, output: output.float()
-    )
+    engine.adapter.engine.parts.blocks[1].mlp.register_forward_hook(lambda module, args, output: output.float())
     scored = engine.score(uneven)
     assert scored.report.compute_dtype == "bfloat16", "the coarsest dtype of the blocks counts"
     assert _by_path(scored.report)["training.compute_dtype"].status is Applied.FALLBACK
@@ -130,7 +121,7 @@ def test_a_knob_that_the_runtime_lacks_is_unsupported(built):
 
 
 def test_attestation_is_of_what_entered(built, uneven, monkeypatch):
-    """A token that is changed between batching and the model shows in the attestation of its sequence alone."""
+    """A token that changes between batching and the model shows in the attestation of its sequence."""
     from xcfg_torch.engine import Engine
 
     original = Engine.call
@@ -143,11 +134,7 @@ def test_attestation_is_of_what_entered(built, uneven, monkeypatch):
     engine = built("training")
     monkeypatch.setattr(Engine, "call", tampered)
     got = engine.score(uneven, knobs={"batch.size": 5}).report.attestations
-    differ = [
-        item.index
-        for item, expected in zip(got, expected_attestations(uneven), strict=True)
-        if item != expected
-    ]
+    differ = [item.index for item, expected in zip(got, expected_attestations(uneven), strict=True) if item != expected]
     assert differ == [0]
 
 
@@ -189,9 +176,7 @@ def test_a_flipped_weight_bit_changes_one_digest(built, tiny, tmp_path):
     name = "model.layers.2.mlp.up_proj.weight"
     tensors[name].view(torch.int16)[3, 5] ^= 1
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-    clean, flipped = (
-        built("training", "bfloat16", checkpoint=place).report.weights for place in (tiny, folder)
-    )
+    clean, flipped = (built("training", "bfloat16", checkpoint=place).report.weights for place in (tiny, folder))
     assert {key for key in clean.tensors if clean.tensors[key] != flipped.tensors[key]} == {name}
     assert clean.fold != flipped.fold
 
@@ -237,9 +222,7 @@ def test_scoring_leaves_everything_as_it_was(built, uneven):
     rng = torch.get_rng_state()
     for arm in ("rollout_prefill", "rollout_decode"):
         report = engine.score(uneven, arm).report
-        assert (
-            report.state_unchanged and report.fold_before == report.fold_after == engine.report.weights.fold
-        )
+        assert report.state_unchanged and report.fold_before == report.fold_after == engine.report.weights.fold
         assert report.mechanism["state_changes"] == [] and report.mechanism["parameters_with_gradients"] == 0
     assert torch.equal(rng, torch.get_rng_state()) and not model.training
     repeat = [engine.score(uneven, "rollout_decode").values for _ in range(2)]
@@ -301,7 +284,7 @@ def test_unknown_columns_and_arms_are_refused(built, uneven):
 
 
 def test_options_are_strict(built):
-    with pytest.raises(ConfigError, match="no option 'thread'.*\n.*'threads'"):
+    with pytest.raises(ConfigError, match=r"no option 'thread'\n.*'threads'"):
         built("training", options={"thread": 2})
     with pytest.raises(ConfigError, match=r"\$\.row_chunk"):
         built("training", options={"row_chunk": 0})
@@ -334,9 +317,7 @@ def test_kept_mass_and_processed_values_follow_the_sampling_record(built, rollou
     logits = torch.tensor([[2.0, 1.0, 0.0]])
     weights = np.exp(np.array([4.0, 2.0, 0.0]))
     share = weights / weights.sum()
-    assert kept_mass(logits, ("temperature:0.5", "top_k:2")).item() == pytest.approx(
-        share[:2].sum(), rel=1e-6
-    )
+    assert kept_mass(logits, ("temperature:0.5", "top_k:2")).item() == pytest.approx(share[:2].sum(), rel=1e-6)
     assert kept_mass(logits, ()).item() == 1.0
     assert torch.isfinite(apply_chain(logits, ("top_p:0.9",))).tolist() == [[True, True, False]]
     assert torch.isfinite(apply_chain(logits, ("top_p:0.1",))).tolist() == [[True, False, False]]

@@ -1,4 +1,4 @@
-"""FSDP2 over two gloo processes on a CPU: sharded parameters, gathered blocks, the numbers of the unsharded model."""
+"""FSDP2 over two gloo processes on a CPU: sharded parameters, the numbers of the unsharded model."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
 from xcfg.identity.attest import expected_attestations
 from xcfg.identity.rollout import write_rollout
 from xcfg.schema.codec import decode_json, pretty_json
@@ -16,7 +17,7 @@ from xcfg.schema.names import Applied, EvidenceKind
 from xcfg.schema.worker import BuildReport, ScoreReport, ScoreRequest
 
 WORKER = """
-import os, sys
+import sys
 from pathlib import Path
 import torch
 from safetensors.torch import save_file
@@ -27,88 +28,96 @@ from xcfg.schema.worker import ScoreRequest, WorkerSpec
 from xcfg_torch.adapter import TorchAdapter
 
 torch.set_num_threads(1)
-folder, rank = Path(sys.argv[1]), int(sys.argv[2])
-spec = decode_json((folder / "spec.json").read_bytes(), WorkerSpec)
-context = RankContext(rank, spec.world_size, "cpu", folder, f"file://{folder / 'rendezvous'}")
-adapter = TorchAdapter()
-built = adapter.build(spec, context)
-(folder / f"build-{rank}.json").write_bytes(pretty_json(built))
-for file in sorted(folder.glob("request-*.json")):
-    request = decode_json(file.read_bytes(), ScoreRequest)
-    report, columns = adapter.score(request, read_rollout(folder / "rollout"))
-    (folder / f"report-{request.id}-{rank}.json").write_bytes(pretty_json(report))
-    save_file(columns, folder / f"columns-{request.id}-{rank}.safetensors")
-adapter.close()
+rank = int(sys.argv[2])
+for folder in sorted(Path(sys.argv[1]).glob("engine-*")):
+    spec = decode_json((folder / "spec.json").read_bytes(), WorkerSpec)
+    adapter = TorchAdapter()
+    context = RankContext(rank, spec.world_size, "cpu", folder, f"file://{folder / 'rendezvous'}")
+    built = adapter.build(spec, context)
+    (folder / f"build-{rank}.json").write_bytes(pretty_json(built))
+    for file in sorted(folder.glob("request-*.json")):
+        request = decode_json(file.read_bytes(), ScoreRequest)
+        report, columns = adapter.score(request, read_rollout(folder.parent / "rollout"))
+        (folder / f"report-{request.id}-{rank}.json").write_bytes(pretty_json(report))
+        save_file(columns, folder / f"columns-{request.id}-{rank}.safetensors")
+    adapter.close()
 """
+WORLD = 2
+REQUESTS = [
+    ScoreRequest(id="one", arm="training", knobs={"batch.size": 1}),
+    ScoreRequest(id="two", arm="training", knobs={"batch.size": 2, "batch.padding_side": "left"}),
+    ScoreRequest(id="all", arm="training", knobs={"batch.size": 5, "batch.packing": True}),
+]
+ENGINES = {"engine-plain": {}, "engine-master": {"fsdp_master_dtype": "float32", "fsdp_reshard_after_forward": False}}
 
 
-def launch(folder: Path, world: int) -> None:
-    """Run the worker once per rank and wait; a failure shows the rank's own output."""
+def launch(folder: Path) -> None:
+    """Run the worker once per rank and wait; a failure shows the ranks' own output."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     command = [sys.executable, "-c", WORKER, str(folder)]
     ranks = [
-        subprocess.Popen(
-            [*command, str(rank)], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-        )
-        for rank in range(world)
+        subprocess.Popen([*command, str(rank)], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        for rank in range(WORLD)
     ]
     try:
-        outputs = [process.communicate(timeout=120)[0].decode() for process in ranks]
+        outputs = [process.communicate(timeout=200)[0].decode() for process in ranks]
     finally:
         for process in ranks:
             process.kill()
-    assert [process.returncode for process in ranks] == [0] * world, "\n".join(outputs)[-3000:]
+    assert [process.returncode for process in ranks] == [0] * WORLD, "\n".join(outputs)[-3000:]
+
+
+@pytest.fixture(scope="module")
+def workplace(tmp_path_factory):
+    """One folder for both engines: the ranks are launched once."""
+    return tmp_path_factory.mktemp("fsdp")
 
 
 @pytest.fixture
-def sharded(tiny, spec_of, tmp_path, uneven):
-    """`sharded(dtype, requests, **options)` -> (builds, {id: reports}, {id: values}) over two ranks."""
-    from safetensors.numpy import load_file
+def sharded(tiny, spec_of, workplace, uneven):
+    """`sharded(engine)` -> (builds, {id: reports}, {id: values}); both engines run in one launch of two ranks."""
+    folder = workplace
+    if not (folder / "rollout").exists():
+        write_rollout(uneven, folder / "rollout")
+        for name, options in ENGINES.items():
+            (folder / name).mkdir()
+            knobs = {
+                "training.compute_dtype": "bfloat16",
+                "training.attention_backend": "sdpa",
+                "training.sharding": "fsdp",
+            }
+            spec = spec_of(tiny, "training", knobs, options=options, world_size=WORLD)
+            (folder / name / "spec.json").write_bytes(pretty_json(spec))
+            for request in REQUESTS:
+                (folder / name / f"request-{request.id}.json").write_bytes(pretty_json(request))
+        launch(folder)
+    return lambda name: read_back(folder / name, uneven)
 
-    def run(dtype, requests, *, rollout=uneven, world=2, **options):
-        folder = tmp_path / "fsdp"
-        folder.mkdir()
-        knobs = {
-            "training.compute_dtype": dtype,
-            "training.attention_backend": "sdpa",
-            "training.sharding": "fsdp",
-        }
-        spec = spec_of(tiny, "training", knobs, options=options, world_size=world)
-        (folder / "spec.json").write_bytes(pretty_json(spec))
-        write_rollout(rollout, folder / "rollout")
-        for request in requests:
-            (folder / f"request-{request.id}.json").write_bytes(pretty_json(request))
-        launch(folder, world)
-        builds = [
-            decode_json((folder / f"build-{rank}.json").read_bytes(), BuildReport) for rank in range(world)
-        ]
-        reports, values = {}, {}
-        for request in requests:
-            names = [f"{request.id}-{rank}" for rank in range(world)]
-            reports[request.id] = [
-                decode_json((folder / f"report-{name}.json").read_bytes(), ScoreReport) for name in names
-            ]
-            merged = np.full(len(rollout.token_ids), np.nan)
-            for report, name in zip(reports[request.id], names, strict=True):
-                columns = load_file(folder / f"columns-{name}.safetensors")
-                for start, stop in report.record.ranges:
-                    merged[start:stop] = columns["selected_logprob"][start:stop]
-            values[request.id] = merged[rollout.active]
-        return builds, reports, values
 
-    return run
+def read_back(folder: Path, rollout):
+    """Return what the ranks wrote, each rank's own ranges merged."""
+
+    def of(name, kind):
+        return [decode_json((folder / f"{name}-{rank}.json").read_bytes(), kind) for rank in range(WORLD)]
+
+    reports, values = {}, {}
+    for request in REQUESTS:
+        reports[request.id] = of(f"report-{request.id}", ScoreReport)
+        merged = np.full(len(rollout.token_ids), np.nan)
+        for report in reports[request.id]:
+            columns = load_file(folder / f"columns-{request.id}-{report.rank}.safetensors")
+            for start, stop in report.record.ranges:
+                merged[start:stop] = columns["selected_logprob"][start:stop]
+        values[request.id] = merged[rollout.active]
+    return of("build", BuildReport), reports, values
 
 
 def test_two_ranks_give_the_bits_of_the_unsharded_model(sharded, built, uneven):
-    requests = [
-        ScoreRequest(id="one", arm="training", knobs={"batch.size": 1}),
-        ScoreRequest(id="two", arm="training", knobs={"batch.size": 2, "batch.padding_side": "left"}),
-        ScoreRequest(id="all", arm="training", knobs={"batch.size": 5, "batch.packing": True}),
-    ]
-    builds, reports, values = sharded("bfloat16", requests)
+    builds, reports, values = sharded("engine-plain")
     plain = built("training", "bfloat16")
-    for request in requests:
-        assert np.array_equal(values[request.id], plain.score(uneven, knobs=request.knobs).values), request.id
+    for request in REQUESTS:
+        expected = plain.score(uneven, knobs=request.knobs).values
+        assert np.array_equal(values[request.id], expected), request.id
     _check_builds(builds, plain)
     _check_reports(reports, uneven)
 
@@ -131,9 +140,7 @@ def _check_reports(reports, uneven):
         seen = [item for report in answers for item in report.attestations]
         assert sorted(item.index for item in seen) == list(range(5))
         assert all(item == expected[item.index] for item in seen)
-        assert len({report.forwards for report in answers}) == 1, (
-            "every rank runs the same number of forwards"
-        )
+        assert len({report.forwards for report in answers}) == 1, "every rank runs the same number of forwards"
         assert all(report.state_unchanged and report.fold_before == report.fold_after for report in answers)
         # Four blocks and the rest: five gathers a forward, whatever a rank scores.
         assert all(report.counters["all_gathers"] >= 4 * report.forwards for report in answers)
@@ -147,16 +154,13 @@ def _check_reports(reports, uneven):
 
 
 def test_float32_master_weights_compute_in_bfloat16(sharded, built, uneven):
-    """The form trainers use: float32 shards, cast to bfloat16 when gathered; spec/04 measured no difference."""
-    request = ScoreRequest(id="one", arm="training", knobs={"batch.size": 1})
-    builds, reports, values = sharded(
-        "bfloat16", [request], fsdp_master_dtype="float32", fsdp_reshard_after_forward=False
-    )
-    assert np.array_equal(
-        values["one"], built("training", "bfloat16").score(uneven, knobs=request.knobs).values
-    )
+    """The form trainers use: float32 shards that are cast to bfloat16 when they are gathered."""
+    builds, reports, values = sharded("engine-master")
+    plain = built("training", "bfloat16")
+    assert np.array_equal(values["one"], plain.score(uneven, knobs={"batch.size": 1}).values)
     for build, report in zip(builds, reports["one"], strict=True):
         found = {item.path: item for item in report.applications}["training.compute_dtype"]
         assert found.actual == build.compute_dtype == report.compute_dtype == "bfloat16"
         assert "float32 x" in found.evidence[1].detail, "the parameters are float32 and the evidence says so"
+        assert build.weights.tensors == plain.report.weights.tensors
         assert report.state_unchanged

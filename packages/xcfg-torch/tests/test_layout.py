@@ -84,14 +84,10 @@ def test_batch_size_is_counted(built, uneven, size, exercised):
 
 def test_packing_is_read_from_position_resets(built, uneven):
     engine = built("training")
-    packed = engine.score(uneven, knobs={"batch.size": 5, "batch.packing": True}).applications[
-        "batch.packing"
-    ]
+    packed = engine.score(uneven, knobs={"batch.size": 5, "batch.packing": True}).applications["batch.packing"]
     assert (packed.status, packed.actual, packed.exercised) == (Applied.APPLIED, True, Exercised.YES)
     assert "at most 5 sequences in a row" in packed.evidence[0].detail
-    plain = engine.score(uneven, knobs={"batch.size": 5, "batch.packing": False}).applications[
-        "batch.packing"
-    ]
+    plain = engine.score(uneven, knobs={"batch.size": 5, "batch.packing": False}).applications["batch.packing"]
     assert (plain.status, plain.actual) == (Applied.APPLIED, False)
 
 
@@ -115,9 +111,7 @@ def test_packing_is_refused_where_it_would_be_wrong(built, uneven, rollout_of):
 
 def test_logits_to_keep_scores_the_same_tokens(built, uneven):
     whole = built("training", "float64").score(uneven, knobs={"batch.size": 5})
-    kept = built("training", "float64", options={"logits_to_keep": True}).score(
-        uneven, knobs={"batch.size": 5}
-    )
+    kept = built("training", "float64", options={"logits_to_keep": True}).score(uneven, knobs={"batch.size": 5})
     assert np.abs(whole.values - kept.values).max() < 1e-12
     assert kept.report.mechanism["head_rows"] != whole.report.mechanism["head_rows"]
 
@@ -126,7 +120,4 @@ def test_row_chunks_change_nothing(built, uneven):
     whole = built("training", "bfloat16").score(uneven)
     small = built("training", "bfloat16", options={"row_chunk": 3}).score(uneven)
     assert np.array_equal(whole.values, small.values)
-    assert (
-        small.report.counters["operator.selected_logprob"]
-        > whole.report.counters["operator.selected_logprob"]
-    )
+    assert small.report.counters["operator.selected_logprob"] > whole.report.counters["operator.selected_logprob"]

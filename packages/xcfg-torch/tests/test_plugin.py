@@ -33,7 +33,8 @@ V1 = {
 
 
 def test_listing_imports_no_torch():
-    code = "import sys, xcfg_torch.plugin, xcfg_torch.placement, xcfg_torch.smoke.placement; print('torch' in sys.modules)"
+    modules = "xcfg_torch.plugin, xcfg_torch.placement, xcfg_torch.smoke.placement"
+    code = f"import sys, {modules}; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
 

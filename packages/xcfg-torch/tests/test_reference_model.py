@@ -1,6 +1,6 @@
 """The float64 arm against a forward pass written out in numpy from the checkpoint's own tensors.
 
-If these fail, the reference is not the function that the checkpoint defines, and no budget built on it means anything.
+If these fail, the reference is not the function that the checkpoint defines, and no budget means anything.
 """
 
 from __future__ import annotations
@@ -26,14 +26,10 @@ def _rotate(x: np.ndarray, angle: np.ndarray) -> np.ndarray:
 
 
 def qwen3_logits(folder: Path, ids: np.ndarray) -> np.ndarray:
-    """Return float64 logits [T, V] of one sequence, every step in float64, from the published architecture."""
+    """Return float64 logits [T, V] of one sequence from the published architecture, all in float64."""
     config = json.loads((folder / "config.json").read_text())
-    weight = {
-        name: tensor.double().numpy() for name, tensor in load_file(folder / "model.safetensors").items()
-    }
-    heads, groups, size = (
-        config[name] for name in ("num_attention_heads", "num_key_value_heads", "head_dim")
-    )
+    weight = {name: tensor.double().numpy() for name, tensor in load_file(folder / "model.safetensors").items()}
+    heads, groups, size = (config[name] for name in ("num_attention_heads", "num_key_value_heads", "head_dim"))
     eps, length = config["rms_norm_eps"], len(ids)
     # Engines hold the inverse frequencies in float32; that rounding belongs to the model.
     exponent = torch.arange(0, size, 2, dtype=torch.float32) / size
@@ -85,12 +81,10 @@ def test_float64_reference_is_the_checkpoints_function(built, tiny, uneven, atte
 
 
 def test_plain_float64_cast_alone_would_not_do(tiny, uneven):
-    """Without the cast guard Hugging Face's float32 norms and softmax show: the guard is what the test above tests."""
+    """Without the cast guard Hugging Face's float32 norms and softmax show: the test above can fail."""
     from transformers import AutoModelForCausalLM
 
-    model = AutoModelForCausalLM.from_pretrained(
-        tiny, dtype=torch.float64, attn_implementation="eager"
-    ).eval()
+    model = AutoModelForCausalLM.from_pretrained(tiny, dtype=torch.float64, attn_implementation="eager").eval()
     ids = torch.from_numpy(uneven.token_ids[uneven.span(0)])[None]
     with torch.no_grad():
         logits = model(ids).logits[0].numpy()
@@ -139,9 +133,7 @@ def test_vocabulary_rows_of_the_head_are_all_used(built, tiny, uneven):
     np.testing.assert_allclose(got["selected_logit"], rows[np.arange(len(ids)), ids], rtol=1e-6)
     np.testing.assert_allclose(got["logsumexp"], np.log(np.exp(rows).sum(-1)), rtol=1e-6)
     np.testing.assert_allclose(got["entropy"], -(np.exp(table) * table).sum(-1), rtol=1e-5)
-    assert got["token_rank"].tolist() == [
-        1 + int((row > row[i]).sum()) for row, i in zip(rows, ids, strict=True)
-    ]
+    assert got["token_rank"].tolist() == [1 + int((row > row[i]).sum()) for row, i in zip(rows, ids, strict=True)]
     np.testing.assert_allclose(
         scored.columns["selected_logprob"].numpy()[flat], table[np.arange(len(ids)), ids], atol=1e-11
     )

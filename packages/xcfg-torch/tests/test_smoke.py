@@ -38,9 +38,7 @@ def fixture():
     )
 
 
-def _engine(
-    side, tmp_path, *, backend="smoke_only.logp_reference", factory="logp_reference", options=None, **knobs
-):
+def _engine(side, tmp_path, *, backend="smoke_only.logp_reference", factory="logp_reference", options=None, **knobs):
     binding = OperatorBinding(
         operation="selected_logprob",
         side=side,

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-
 from xcfg.comparison import compare
 from xcfg.comparison.assessment import decide
 from xcfg.comparison.bootstrap import on_grid, percentile_interval, resampled_sums
@@ -41,8 +40,12 @@ def assess(rollout_of: Any, table_of: Any, contract: Contract) -> Any:
         true = -rng.exponential(0.5, count)
         noise = rng.normal(0.0, 1.0, (5, count))
         tables = {
-            "training": table_of(frozen, "training", true + training * noise[0] + shared * noise[4] + bias, dtype=dtypes[0]),
-            "rollout_decode": table_of(frozen, "rollout_decode", true + rollout * noise[1] + shared * noise[4], dtype=dtypes[1]),
+            "training": table_of(
+                frozen, "training", true + training * noise[0] + shared * noise[4] + bias, dtype=dtypes[0]
+            ),
+            "rollout_decode": table_of(
+                frozen, "rollout_decode", true + rollout * noise[1] + shared * noise[4], dtype=dtypes[1]
+            ),
         }
         budget = {f"reference:{reference}": table_of(frozen, "reference", true, dtype=reference)}
         for dtype in {dtype for dtype in dtypes if dtype}:
@@ -131,6 +134,17 @@ def test_what_is_missing_is_named(assess: Any, change: dict[str, Any], names: st
 def test_a_float64_reference_serves_float32(assess: Any) -> None:
     result = assess(dtypes=("float32", "bfloat16"), reference="float64")
     assert (result.assessment, result.reference_dtype) == ("EXPLAINED_BY_PRECISION", "float64")
+
+
+def test_a_float64_side_takes_its_own_plain_scores_or_the_float32_ones(assess: Any) -> None:
+    def rename(budget: Any, tables: Any) -> None:
+        for kind in ("eager", "sdpa"):
+            budget[f"plain:{kind}:float32"] = budget.pop(f"plain:{kind}:float64")
+
+    own = assess(dtypes=("float64", "bfloat16"), reference="float64")
+    lent = assess(dtypes=("float64", "bfloat16"), reference="float64", edit=rename)
+    assert own.assessment == lent.assessment == "EXPLAINED_BY_PRECISION"
+    assert own.b_training == lent.b_training
 
 
 @pytest.mark.parametrize("name", ["reference:float32", "plain:sdpa:bfloat16"])

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-
 from xcfg.comparison import coupled_changes, side_differences
 from xcfg.schema.names import Applied, Lifecycle, Tier
 from xcfg.schema.runtime import KnobApplication

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-
 from xcfg.comparison import ScoreTable, compare
 from xcfg.schema.contract import Contract
 from xcfg.schema.names import Phase
@@ -96,7 +95,9 @@ def test_no_edge_but_the_verdict_changes_the_status(four_arms: Any, table_of: An
 def test_without_phases_no_token_counts_as_decoded(four_arms: Any, table_of: Any, contract: Contract) -> None:
     rollout, tables = four_arms()
     tables["rollout_decode"] = table_of(rollout, "rollout_decode", FOUR)
-    edge = compare(tables, rollout, contract, verdict_arm="rollout_decode").comparison.edges["rollout_prefill_vs_decode"]
+    edge = compare(tables, rollout, contract, verdict_arm="rollout_decode").comparison.edges[
+        "rollout_prefill_vs_decode"
+    ]
     assert (edge.status, edge.active_tokens, edge.max_abs) == ("ZERO_ACTIVE_TOKENS", 0, None)
     assert "phase" in edge.reason
 

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-
 from xcfg.comparison import CompareOutcome, compare
 from xcfg.comparison import layout as layout_module
 from xcfg.comparison.sums import k3
@@ -55,7 +54,9 @@ def scores(count: int, spread: float, seed: int = 3) -> tuple[list[float], list[
     rng = np.random.default_rng(seed)
     base = -rng.exponential(0.7, count)
     training = (base + rng.normal(0.0, spread, count)).astype(np.float32)
-    return training.astype(float).tolist(), (base + rng.normal(0.01, spread, count)).astype(np.float32).astype(float).tolist()
+    return training.astype(float).tolist(), (base + rng.normal(0.01, spread, count)).astype(np.float32).astype(
+        float
+    ).tolist()
 
 
 def edge_of(outcome: CompareOutcome) -> EdgeResult:
@@ -124,7 +125,10 @@ def test_overflow_and_undefined_are_none_never_nan(judge: Judge) -> None:
     assert huge.mean_abs == 5e199
     tiny = edge_of(judge([1e-200, 0.0], [0.0, 0.0]))
     assert tiny.rms == pytest.approx(1e-200 / math.sqrt(2))
-    for item in (edge, far, huge, tiny):
+    vast = edge_of(judge([-1.7e308, -1.7e308, 0.0], [0.0, 0.0, 0.0]))
+    assert vast.by_sequence[0].mean_abs == pytest.approx(1.7e308 / 1.5)
+    assert vast.by_sequence[0].rms == pytest.approx(1.7e308 * math.sqrt(2 / 3))
+    for item in (edge, far, huge, tiny, vast):
         for name in item.__struct_fields__:
             value = getattr(item, name)
             assert not isinstance(value, float) or math.isfinite(value), name
@@ -151,7 +155,9 @@ def test_worst_tokens_and_their_ties(rollout_of: Any, table_of: Any, contract: C
         "training": table_of(rollout, "training", [0.0] * 10),
         "rollout_decode": table_of(rollout, "rollout_decode", [-gap for gap in gaps]),
     }
-    worst = compare(tables, rollout, contract, verdict_arm="rollout_decode").comparison.edges["training_vs_rollout"].worst
+    worst = (
+        compare(tables, rollout, contract, verdict_arm="rollout_decode").comparison.edges["training_vs_rollout"].worst
+    )
     assert len(worst) == 10
     assert [(item.sequence, item.position) for item in worst[:5]] == [(1, 8), (0, 2), (0, 3), (1, 4), (0, 4)]
     first = worst[0]
@@ -202,11 +208,15 @@ def test_aliases_equal_the_published_formulas(rollout_of: Any, table_of: Any, co
         "verl/rollout_corr/chi2_token.token_mean": statistics.fmean(math.exp(2 * x) for x in d) - 1,
         "verl/rollout_corr/k3_kl.token_mean": statistics.fmean(k3s),
         "verl/rollout_corr/kl.token_mean": statistics.fmean(b - a for a, b in zip(training, decode, strict=True)),
-        "verl/rollout_corr/log_ppl_abs_diff.sequence_mean": statistics.fmean(abs(a - b) for a, b in zip(t, r, strict=True)),
+        "verl/rollout_corr/log_ppl_abs_diff.sequence_mean": statistics.fmean(
+            abs(a - b) for a, b in zip(t, r, strict=True)
+        ),
         "verl/rollout_corr/log_ppl_diff.sequence_mean": statistics.fmean(a - b for a, b in zip(t, r, strict=True)),
         "verl/rollout_corr/log_ppl_diff_max.sequence_max": max(a - b for a, b in zip(t, r, strict=True)),
         "verl/rollout_corr/log_ppl_diff_min.sequence_min": min(a - b for a, b in zip(t, r, strict=True)),
-        "verl/rollout_corr/ppl_ratio.sequence_mean": statistics.fmean(math.exp(a - b) for a, b in zip(t, r, strict=True)),
+        "verl/rollout_corr/ppl_ratio.sequence_mean": statistics.fmean(
+            math.exp(a - b) for a, b in zip(t, r, strict=True)
+        ),
         "verl/rollout_corr/rollout_log_ppl.sequence_mean": statistics.fmean(r),
         "verl/rollout_corr/rollout_ppl.sequence_mean": statistics.fmean(map(math.exp, r)),
         "verl/rollout_corr/training_log_ppl.sequence_mean": statistics.fmean(t),

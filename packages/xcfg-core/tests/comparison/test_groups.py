@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-
 from xcfg.comparison import compare
 from xcfg.comparison import layout as layout_module
 from xcfg.comparison.layout import position_label, probability_labels

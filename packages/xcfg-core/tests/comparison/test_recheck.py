@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-
 from xcfg.comparison import same_comparison
 from xcfg.schema.codec import decode_json, evolve, pretty_json
 from xcfg.schema.result import Comparison
@@ -67,5 +66,7 @@ def test_statuses_texts_and_shapes(comparison: Comparison) -> None:
 def test_many_differences_are_cut(comparison: Comparison) -> None:
     edge = comparison.edges["training_vs_rollout"]
     stats = tuple(evolve(item, active_tokens=item.active_tokens + 1) for item in edge.by_position * 10)
-    found = same_comparison(changed(comparison, by_position=edge.by_position * 10), changed(comparison, by_position=stats))
+    found = same_comparison(
+        changed(comparison, by_position=edge.by_position * 10), changed(comparison, by_position=stats)
+    )
     assert len(found) == 21 and found[-1].startswith("and ")

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
 from xcfg.comparison import CompareOutcome, ScoreTable, compare
 from xcfg.contract import load_contract
 from xcfg.errors import UnknownNameError

@@ -8,7 +8,6 @@ from importlib.resources import files
 from typing import Any
 
 import pytest
-
 from xcfg.contract import available, load_contract, loader
 from xcfg.errors import ConfigError
 from xcfg.schema.codec import digest

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
 from xcfg.contract import load_contract
 
 PACKAGES = Path(__file__).parents[3]

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-from xcfg.dumps import READERS, JsonlReader, jsonl as module, read_table
+from xcfg.dumps import READERS, JsonlReader, read_table
+from xcfg.dumps import jsonl as module
 from xcfg.errors import ArtifactError
 from xcfg.plugin.protocols import DumpReader
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-from xcfg.dumps import SafetensorsReader, read_table, tensors as module
+from xcfg.dumps import SafetensorsReader, read_table
+from xcfg.dumps import tensors as module
 from xcfg.errors import ArtifactError
 from xcfg.plugin.protocols import DumpReader
 

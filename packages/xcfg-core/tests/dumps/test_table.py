@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-
 from xcfg.comparison import CompareOutcome, ScoreTable, compare
 from xcfg.contract import load_contract
 from xcfg.dumps import DumpTable, JsonlReader, SafetensorsReader, collect, read_table

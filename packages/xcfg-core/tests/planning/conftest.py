@@ -114,9 +114,6 @@ def vary():
     """Interventions from keywords: `vary(("batch.size", [1]), ("batch.size", [2], "rollout"))`."""
 
     def varied(*items):
-        return [
-            {"path": item[0], "values": item[1], **({"side": item[2]} if len(item) > 2 else {})}
-            for item in items
-        ]
+        return [{"path": item[0], "values": item[1], **({"side": item[2]} if len(item) > 2 else {})} for item in items]
 
     return varied

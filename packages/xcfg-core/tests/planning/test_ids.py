@@ -88,14 +88,10 @@ def test_what_is_not_in_an_id(make_plan, vary, load, digests, knobs):
     assert ids(make_plan(interventions=two, limits={"max_cases": 300}, requires=["x"])) == ids(plan)
     assert ids(make_plan("v1", interventions=two)) == ids(plan)
     fewer = {
-        name: knob
-        for name, knob in knobs.items()
-        if name.startswith(("batch.", "rollout.", "training.", "logp."))
+        name: knob for name, knob in knobs.items() if name.startswith(("batch.", "rollout.", "training.", "logp."))
     }
     assert ids(plan_experiment(load(interventions=two), fewer, digests)) == ids(plan)
-    moved = msgspec.structs.replace(
-        load(interventions=two), base_dir="/elsewhere", source="/elsewhere/f.json"
-    )
+    moved = msgspec.structs.replace(load(interventions=two), base_dir="/elsewhere", source="/elsewhere/f.json")
     assert ids(plan_experiment(moved, knobs, digests)) == ids(plan)
 
 
@@ -131,7 +127,5 @@ def test_the_resolved_contract_is_in_an_id(field, make_plan, load, knobs, digest
 
 def test_growing_a_grid_keeps_the_ids_of_equal_cases(make_plan, vary):
     small = make_plan(interventions=vary(("batch.size", [1])))
-    grown = make_plan(
-        strategy="product", interventions=vary(("batch.size", [2, 1]), ("rollout.dtype", ["float32"]))
-    )
+    grown = make_plan(strategy="product", interventions=vary(("batch.size", [2, 1]), ("rollout.dtype", ["float32"])))
     assert ids(small) < ids(grown)

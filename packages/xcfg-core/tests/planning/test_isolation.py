@@ -72,3 +72,17 @@ def test_the_operator_shortcut_covers_its_operators_and_no_others(make_plan, var
         "operators.selected_logprob.training",
     ]
     assert undeclared_changes(baseline, one, {"logp.backend@rollout"}) == []
+
+
+def test_the_planner_itself_is_validated(make_plan, vary, monkeypatch):
+    from xcfg.planning import plan as module
+
+    write = module.write_knobs
+
+    def careless(effective, plain):
+        written = write(effective, plain)
+        return written | {"batch.size": 4} if written["rollout.dtype"] == "float32" else written
+
+    monkeypatch.setattr(module, "write_knobs", careless)
+    with pytest.raises(ConfigError, match=r"UNDECLARED_CHANGE.*batch\.size@rollout"):
+        make_plan(interventions=vary(("rollout.dtype", ["float32"])))

@@ -112,9 +112,7 @@ def test_one_sided_settings(make_plan, vary):
 def test_both_sides_set_alike_is_the_plain_case(make_plan, vary):
     plan = make_plan(
         strategy="product",
-        interventions=vary(
-            ("batch.size", [1], "rollout"), ("batch.size", [1], "training"), ("batch.size", [1])
-        ),
+        interventions=vary(("batch.size", [1], "rollout"), ("batch.size", [1], "training"), ("batch.size", [1])),
     )
     assert labels(plan) == ["baseline", "batch.size@rollout=1", "batch.size@training=1", "batch.size=1"]
     assert "batch.size@rollout" not in plan.cases[-1].knobs
@@ -230,9 +228,7 @@ def test_a_fixed_knob_cannot_be_varied(key, make_plan, vary):
 
 
 def test_a_one_sided_baseline(make_plan, vary):
-    plan = make_plan(
-        baseline={"batch.size": 8, "batch.size@training": 4}, interventions=vary(("batch.size", [8, 4]))
-    )
+    plan = make_plan(baseline={"batch.size": 8, "batch.size@training": 4}, interventions=vary(("batch.size", [8, 4])))
     assert plan.cases[0].knobs["batch.size@training"] == 4
     assert labels(plan) == ["baseline", "batch.size=8", "batch.size=4"]
     assert "batch.size@training" not in plan.cases[1].knobs
@@ -358,7 +354,16 @@ def test_v1_has_the_cap_of_256(make_plan, vary):
 
 
 def test_every_case_carries_the_engine_arguments(make_plan, vary):
-    plan = make_plan(
-        runtime_options={"rollout": {"max_num_seqs": 8}}, interventions=vary(("batch.size", [1]))
-    )
+    plan = make_plan(runtime_options={"rollout": {"max_num_seqs": 8}}, interventions=vary(("batch.size", [1])))
     assert all(case.runtime_options == {"rollout": {"max_num_seqs": 8}} for case in plan.cases)
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_one_sided_value_stands_on_top_whatever_the_order(order, make_plan, vary):
+    plan = make_plan(
+        strategy="product", interventions=vary(("batch.size", [1], "rollout"), ("batch.size", [2]))[::order]
+    )
+    assert plan.filtered == ()
+    both = [case for case in plan.cases if len(case.delta) == 2]
+    # Written against the baseline's 8, from which both sides differ here.
+    assert [(case.knobs["batch.size@rollout"], case.knobs["batch.size"]) for case in both] == [(1, 2)]

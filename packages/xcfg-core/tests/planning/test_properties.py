@@ -176,23 +176,17 @@ def mutate(document, rng):
             container[key] = copy.deepcopy(rng.choice(JUNK))
         elif kind == 2 and isinstance(container, dict):
             container[
-                rng.choice(
-                    ["x", "", "batch.size", "rollout", "path", "a.b", "@", "batch.size@rollout", "file"]
-                )
+                rng.choice(["x", "", "batch.size", "rollout", "path", "a.b", "@", "batch.size@rollout", "file"])
             ] = container.pop(key)
         elif kind == 3 and isinstance(container, list):
             container.insert(rng.randrange(len(container) + 1), copy.deepcopy(container[key]))
         elif kind == 4:
             other, place = rng.choice(places)
-            container[key] = (
-                copy.deepcopy(other[place]) if key in container or isinstance(container, list) else None
-            )
+            container[key] = copy.deepcopy(other[place]) if key in container or isinstance(container, list) else None
         elif kind == 5 and isinstance(container[key], str):
             text = container[key]
             position = rng.randrange(len(text) + 1)
-            container[key] = (
-                text[:position] + rng.choice(["\n", ".", "@", "/", "é", "x", " ", '"']) + text[position:]
-            )
+            container[key] = text[:position] + rng.choice(["\n", ".", "@", "/", "é", "x", " ", '"']) + text[position:]
         else:
             container[key] = [copy.deepcopy(container[key])] * rng.choice((1, 2, 3, 30))
 

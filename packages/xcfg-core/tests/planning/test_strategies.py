@@ -19,9 +19,7 @@ def test_listed_pairs(make_plan, vary):
     plan = make_plan(
         "v1",
         strategy="pairwise",
-        interventions=vary(
-            ("batch.size", [1, 2]), ("rollout.dtype", ["float32"]), ("training.sharding", ["fsdp"])
-        ),
+        interventions=vary(("batch.size", [1, 2]), ("rollout.dtype", ["float32"]), ("training.sharding", ["fsdp"])),
         pairwise_paths=[["rollout.dtype", "batch.size"]],
     )
     assert [case.label for case in plan.cases] == [
@@ -183,12 +181,7 @@ def covered(plan, pair_levels):
 
 
 def every(pair_levels):
-    return {
-        (a, x, b, y)
-        for (a, xs), (b, ys) in itertools.combinations(pair_levels.items(), 2)
-        for x in xs
-        for y in ys
-    }
+    return {(a, x, b, y) for (a, xs), (b, ys) in itertools.combinations(pair_levels.items(), 2) for x in xs for y in ys}
 
 
 def test_pairwise_without_pairs_is_a_covering_array(make_plan, vary):
@@ -229,10 +222,7 @@ def test_a_covering_array_under_constraints_covers_every_possible_pair(make_plan
 @given(st.lists(st.integers(1, 4), min_size=2, max_size=6), st.randoms(use_true_random=False))
 def test_a_covering_array_has_every_pair(levels, random):
     banned = {
-        (axis, level)
-        for axis, count in enumerate(levels)
-        for level in range(1, count + 1)
-        if random.random() < 0.1
+        (axis, level) for axis, count in enumerate(levels) for level in range(1, count + 1) if random.random() < 0.1
     }
 
     def allowed(row):

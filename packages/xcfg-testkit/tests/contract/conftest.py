@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections import defaultdict
 from collections.abc import Callable
+from types import ModuleType
 
 import numpy  # noqa: F401 - before the inner run, which forgets modules that it was first to import
 import pytest
@@ -20,14 +22,23 @@ Outcomes = dict[str, dict[str, set[str]]]
 
 
 class Keep:
-    """Of some classes, run only the tests of one name: a bad fake need not fail slowly everywhere."""
+    """Of some classes, run only the tests of one name: a bad fake need not fail slowly everywhere.
+
+    It also keeps the modules that the inner run imported. pytester forgets them, and parts of torch refuse to be
+    imported a second time in one process.
+    """
 
     def __init__(self, tests: dict[str, str]) -> None:
         self.tests = tests
+        self.modules: dict[str, ModuleType] = {}
+
+    def pytest_unconfigure(self) -> None:
+        """Note what is loaded."""
+        self.modules = {name: module for name, module in sys.modules.items() if name.startswith(("torch", "numpy"))}
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         """Drop the others."""
-        items[:] = [item for item in items if self.wanted(*item.nodeid.split("::")[1:3])]
+        items[:] = [item for item in items if self.wanted(*item.nodeid.split("::")[-2:])]
 
     def wanted(self, owner: str, test: str) -> bool:
         """Whether a test stays."""
@@ -35,14 +46,27 @@ class Keep:
 
 
 @pytest.fixture
-def outcomes(pytester: pytest.Pytester) -> Callable[..., Outcomes]:
+def reports(pytester: pytest.Pytester) -> Callable[..., list[pytest.TestReport]]:
+    """Run a source in an inner pytest and return its reports."""
+
+    def run(source: str, only: dict[str, str] | None = None) -> list[pytest.TestReport]:
+        pytester.makepyfile(test_inner="from __future__ import annotations\n" + source)
+        keep = Keep(only or {})
+        record = pytester.inline_run("-p", "no:cacheprovider", "--strict-markers", "--tb=no", "-q", plugins=[keep])
+        for name, module in keep.modules.items():
+            sys.modules.setdefault(name, module)
+        return record.getreports("pytest_runtest_logreport")
+
+    return run
+
+
+@pytest.fixture
+def outcomes(reports: Callable[..., list[pytest.TestReport]]) -> Callable[..., Outcomes]:
     """class -> test, without parameters -> its outcomes; a failing setup or teardown is `failed`."""
 
     def run(source: str, only: dict[str, str] | None = None) -> Outcomes:
-        pytester.makepyfile(test_inner="from __future__ import annotations\n" + source)
-        record = pytester.inline_run("-p", "no:cacheprovider", "--strict-markers", "-q", plugins=[Keep(only or {})])
         found: Outcomes = defaultdict(lambda: defaultdict(set))
-        for report in record.getreports("pytest_runtest_logreport"):
+        for report in reports(source, only):
             _, owner, test = report.nodeid.split("::")[:3]
             if report.when == "call" or report.outcome != "passed":
                 found[owner][test.partition("[")[0]].add(report.outcome)

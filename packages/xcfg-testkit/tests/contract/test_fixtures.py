@@ -40,17 +40,15 @@ def test_empty_plugin_manager(empty_plugin_manager):
     assert empty_plugin_manager.hook.xcfg_knobs() == []
 
 
-def test_each_leak_is_named_and_repaired(pytester):
+def test_each_leak_is_named_and_repaired(reports):
     """If this fails, one test changes the numbers of the next."""
     source = "import os, random, numpy, pytest, torch\npytestmark = pytest.mark.usefixtures('xcfg_leak_guard')\n"
     source += "def test_clean():\n    pass\n"
     source += "".join(f"def test_{name}():\n    {code}\n" for name, code in LEAKS.items())
-    pytester.makepyfile(test_inner=source)
     before = leaks.snapshot()
-    record = pytester.inline_run("-p", "no:cacheprovider")
     errors = {
         report.nodeid.split("::")[1].removeprefix("test_")
-        for report in record.getreports("pytest_runtest_logreport")
+        for report in reports(source)
         if report.when == "teardown" and report.failed
     }
     assert errors == set(LEAKS)

@@ -82,7 +82,7 @@ def test_each_wrong_descriptor_fails(outcomes, failed):
         assert test in failed(found[f"Test{name}"]), f"{name} passes {test}"
 
 
-def test_what_is_not_claimed_is_not_demanded_but_reported(outcomes, pytester):
+def test_what_is_not_claimed_is_not_demanded_but_reported(outcomes):
     """If this fails, a backend must claim what it cannot do, or its abilities are not measured."""
     found = outcomes(
         HEAD + "class TestModest(SelectedLogprobContract):\n"
@@ -124,13 +124,13 @@ def test_coarse_precision_can_be_declared(outcomes, failed):
     assert found["TestCoarse"]["test_values_and_form"] == {"passed"}
 
 
-def test_cost_is_reported(pytester):
+def test_cost_is_reported(reports):
     """If this fails, nobody sees what a backend costs beside production."""
-    pytester.makepyfile(
-        test_inner=HEAD + "class TestGood(SelectedLogprobContract):\n    descriptor = descriptor('good')\n"
+    found = reports(
+        HEAD + "class TestGood(SelectedLogprobContract):\n    descriptor = descriptor('good')\n",
+        {"TestGood": "test_cost_against_production"},
     )
-    record = pytester.inline_run("-p", "no:cacheprovider", "-k", "test_cost")
-    (report,) = [item for item in record.getreports("pytest_runtest_logreport") if item.when == "call"]
+    (report,) = [item for item in found if item.when == "call"]
     properties = dict(report.user_properties)
     assert properties["seconds"] > 0
     assert properties["production_seconds"] > 0

@@ -1,8 +1,8 @@
 """Which attention really ran: a watch over the functions that attention modules call, by layer.
 
 What the configuration says is no evidence: a registered replacement or a silent fallback keeps the name. The
-watch sees `scaled_dot_product_attention`, a softmax over scores (the eager path) or a flash-attention call while
-an attention module runs, whoever calls it.
+watch sees `scaled_dot_product_attention`, a softmax over scores (the eager path) or a flash-attention call
+while an attention module runs, whoever calls it.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def _dispatched(call: dict[str, Any]) -> str:
     except (RuntimeError, TypeError):  # a private function: another torch may want other arguments
         return "unknown"
     backend: Any = SDPBackend
-    names = {int(value): name for name, value in backend.__members__.items()}
+    names: dict[int, str] = {int(value): name for name, value in backend.__members__.items()}
     return names.get(int(number), "unknown")
 
 

@@ -17,7 +17,7 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Piece:
-    """The first `length` tokens of one sequence. start: its first flat index in the rollout, -1 for a prompt."""
+    """The first tokens of one sequence. start: its first flat index in the rollout, -1 for a prompt."""
 
     sequence: int
     start: int
@@ -120,5 +120,5 @@ def packing_fault(rollout: Rollout) -> str:
     for sequence in range(rollout.sequence_count):
         positions = rollout.tensors["position_ids"][rollout.span(sequence)].astype(np.int64)
         if not np.array_equal(positions, np.arange(len(positions))):
-            return f"the positions of sequence {sequence} do not count from 0, so its start cannot be told by a reset"
+            return f"the positions of sequence {sequence} do not count from 0, so no reset tells its start"
     return ""

@@ -74,20 +74,16 @@ def asked(spec: WorkerSpec) -> tuple[str, str]:
     return dtype, str(spec.knobs.get(f"{side}.attention_backend", "model_default"))
 
 
-def _sharding(
-    parts: Anatomy, options: TorchOptions, dtype: str, context: RankContext, sharded: bool
-) -> Sharding:
+def _sharding(parts: Anatomy, options: TorchOptions, dtype: str, context: RankContext, sharded: bool) -> Sharding:
     if sharded:
         return FullySharded(parts, options, dtype, context.world_size, context.device)
     return Sharding(parameter_count(parts.model))
 
 
 def pad_id(model: object, options: TorchOptions) -> int:
-    """Return the id for padding cells: the option's, the checkpoint's, else 0; always inside the vocabulary."""
+    """Return the id for padding cells: the option's, the checkpoint's, else 0; inside the vocabulary."""
     config = getattr(model, "config", None)
-    wanted = (
-        options.pad_token_id if options.pad_token_id is not None else getattr(config, "pad_token_id", None)
-    )
+    wanted = options.pad_token_id if options.pad_token_id is not None else getattr(config, "pad_token_id", None)
     size = int(getattr(config, "vocab_size", 1))
     if options.pad_token_id is not None and options.pad_token_id >= size:
         raise LaunchError(f"pad_token_id {options.pad_token_id} is outside the vocabulary of {size}")

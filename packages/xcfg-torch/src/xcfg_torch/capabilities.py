@@ -54,9 +54,7 @@ TORCH = RuntimeDescriptor(
     },
     forced_replay=True,
     capabilities=(
-        *_on(
-            "rollout", {"rollout.dtype": TRAINED, "rollout.attention_backend": ATTENTION, "logp.backend": ()}
-        ),
+        *_on("rollout", {"rollout.dtype": TRAINED, "rollout.attention_backend": ATTENTION, "logp.backend": ()}),
         *_on("rollout", LACKED, inherent=True, note="one process, no compiler, a cache that starts empty"),
         *_layout("rollout", (False,)),
         *_on(
@@ -79,9 +77,7 @@ TORCH = RuntimeDescriptor(
         ),
         *_layout("reference", (True, False)),
     ),
-    policies={
-        "selected_logprob": {"production": PRODUCTION, "reference": REFERENCE, "deterministic": PRODUCTION}
-    },
+    policies={"selected_logprob": {"production": PRODUCTION, "reference": REFERENCE, "deterministic": PRODUCTION}},
     devices=("cpu", "cuda"),
     requires=REQUIRES,
     install_hint=INSTALL,
@@ -101,9 +97,9 @@ CPU_SMOKE = RuntimeDescriptor(
         *_on("training", {"training.compute_dtype": TRAINED, "logp.backend": (), "batch.size": ()}),
         *_on(
             "training",
-            {"training.attention_backend": ("model_default",), "training.sharding": ("unsharded",)},
+            {"training.attention_backend": ("eager",), "training.sharding": ("unsharded",)},
             inherent=True,
-            note="the synthetic model has neither attention nor parameters",
+            note="plain torch operations on a closed form: neither attention nor parameters",
         ),
         *(
             capability
@@ -180,9 +176,7 @@ def _checkpoint(name: str, summary: str, factory: str, *requires: str) -> Checkp
 
 
 CHECKPOINTS = (
-    _checkpoint(
-        "tiny-qwen3-512", "random Qwen3, 4 layers, vocabulary 512, untied, no tokenizer", "tiny_qwen3_512"
-    ),
+    _checkpoint("tiny-qwen3-512", "random Qwen3, 4 layers, vocabulary 512, untied, no tokenizer", "tiny_qwen3_512"),
     _checkpoint("tiny-qwen3-500", "the same with vocabulary 500, which engines pad", "tiny_qwen3_500"),
     _checkpoint(
         "smollm2-135m",

@@ -20,7 +20,7 @@ from xcfg_torch.observe import Seen
 class Consumed:
     """Flat arrays over T tokens, written from what the hooks saw; -1 where nothing entered.
 
-    entered: how often each token entered the model. rows, lengths, sides: layout facts read from what entered.
+    entered: how often each token entered. max_rows ... leaks: layout facts read from what entered.
     """
 
     def __init__(self, total: int) -> None:
@@ -36,7 +36,7 @@ class Consumed:
         self.leaks = 0
 
     def batch(self, seen: Seen, batch: Batch) -> None:
-        """Take in the forward of a whole batch. Raises WorkerError when the mask that entered is not its mask."""
+        """Take in the forward of a whole batch; WorkerError when another mask than its own entered."""
         ids, positions = _array(seen.input_ids), _positions(seen)
         self.layout(seen, batch)
         for cell in batch.cells:
@@ -46,10 +46,8 @@ class Consumed:
             self.positions[flat] = positions[cell.row, columns]
             self.entered[flat] += 1
 
-    def step(
-        self, seen: Seen, flat: NDArray[np.int64], rows: NDArray[np.int64], mask: NDArray[np.bool_]
-    ) -> None:
-        """Take in a single-token forward: token `flat[i]` was row `rows[i]`; `mask` [B, K] is what must enter."""
+    def step(self, seen: Seen, flat: NDArray[np.int64], rows: NDArray[np.int64], mask: NDArray[np.bool_]) -> None:
+        """Take in a single-token forward: token `flat[i]` was row `rows[i]`; `mask` [B, K] must have entered."""
         entered = None if seen.attention_mask is None else _array(seen.attention_mask).astype(np.bool_)
         _same_mask(entered, mask)
         self.ids[flat] = _array(seen.input_ids)[rows, 0]
@@ -68,9 +66,7 @@ class Consumed:
                 raise WorkerError(f"not every token of sequence {sequence} entered the model exactly once")
             handed = selected[span][rollout.active[span]]
             result.append(
-                attest_sequence(
-                    sequence, self.ids[span.start : stop], self.positions[span.start : stop], handed
-                )
+                attest_sequence(sequence, self.ids[span.start : stop], self.positions[span.start : stop], handed)
             )
         return tuple(result)
 

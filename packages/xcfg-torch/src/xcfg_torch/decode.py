@@ -21,7 +21,7 @@ from xcfg_torch.observe import Seen
 
 @dataclass(frozen=True)
 class Step:
-    """One token per row. tokens, positions int64 [B]; live: the row goes on; visible: attention may see it."""
+    """One token per row. tokens, positions int64 [B]; live: the row goes on; visible: attention sees it."""
 
     tokens: NDArray[np.int64]
     positions: NDArray[np.int64]
@@ -69,7 +69,7 @@ def decode(engine: Engine, prompts: Batch, feed: Feed, intervene: Intervention |
 def _prefill(engine: Engine, prompts: Batch, feed: Feed) -> tuple[torch.Tensor, Any, NDArray[np.bool_]]:
     """Return the logits [B, V] after each prompt, the cache, and the mask of its columns.
 
-    The head runs on the last position of each row only, as engines do; those columns differ under right padding.
+    The head runs on the last position of each row only, as engines do; under right padding the columns differ.
     """
     last = np.asarray([max(0, cell.column + cell.piece.length - 1) for cell in prompts.cells], dtype=np.int64)
     kept = np.unique(last)

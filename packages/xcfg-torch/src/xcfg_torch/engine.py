@@ -49,9 +49,7 @@ class Engine:
             return {}
         return {"logits_to_keep": self.tensor(columns)}
 
-    def forward(
-        self, batch: Batch, *, cache: bool, columns: NDArray[np.int64] | None = None
-    ) -> tuple[Any, Seen]:
+    def forward(self, batch: Batch, *, cache: bool, columns: NDArray[np.int64] | None = None) -> tuple[Any, Seen]:
         """Run one batch from an empty cache; return the model's output and what entered.
 
         columns: compute head logits only for these columns, int64 sorted.

@@ -1,7 +1,7 @@
 """FSDP2 (`fully_shard`) around a scoring model: one shard group per decoder block, one for the rest.
 
-Numbers do not change with sharding: every block is gathered before it runs. So each rank runs whole batches, and
-the evidence is that local parameters are fewer than all, and that all-gathers really ran.
+Numbers do not change with sharding: every block is gathered before it runs. So each rank runs whole batches,
+and the evidence is that local parameters are fewer than all, and that all-gathers really ran.
 """
 
 from __future__ import annotations
@@ -74,9 +74,7 @@ class FullySharded(Sharding):
 
     name = "fsdp"
 
-    def __init__(
-        self, parts: Anatomy, options: TorchOptions, dtype: str, world_size: int, device: str
-    ) -> None:
+    def __init__(self, parts: Anatomy, options: TorchOptions, dtype: str, world_size: int, device: str) -> None:
         """Shard the model of `parts` in place."""
         super().__init__(parameter_count(parts.model))
         from torch.distributed.device_mesh import init_device_mesh
@@ -157,7 +155,7 @@ def local(tensor: Any) -> torch.Tensor:
 
 
 def placements(model: Any) -> dict[str, int]:
-    """Return how many parameters lie in which placement, e.g. {"Shard(dim=0)": 52} or {"plain tensor": 52}."""
+    """Return how many parameters lie in which placement, e.g. {"Shard(dim=0)": 52}."""
     found: dict[str, int] = {}
     for parameter in model.parameters():
         spec = getattr(parameter, "placements", None)

@@ -27,7 +27,7 @@ from xcfg_torch.transforms import apply_chain, chain_of
 
 
 class Sampling(Input, frozen=True):
-    """What a generate request may say. top_k 0 and top_p 1 keep everything; stop_ids end a sequence, included."""
+    """A generate request. top_k 0 and top_p 1 keep everything; stop_ids end a sequence and are kept."""
 
     max_new_tokens: int
     temperature: float = 1.0
@@ -74,9 +74,7 @@ def prompt_ids(prompts: Sequence[Any], checkpoint: Path) -> list[list[int]]:
     result = []
     for item in prompts:
         if isinstance(item, dict) and "text" in item:
-            result.append(
-                [int(token) for token in encode(item["text"], add_special_tokens=True)["input_ids"]]
-            )
+            result.append([int(token) for token in encode(item["text"], add_special_tokens=True)["input_ids"]])
         else:
             result.append([int(token) for token in (item["token_ids"] if isinstance(item, dict) else item)])
     return result
@@ -89,7 +87,7 @@ def _tokenizer(checkpoint: Path) -> Any:
         return AutoTokenizer.from_pretrained(checkpoint, local_files_only=True)
     except (OSError, ValueError, ImportError, KeyError) as error:
         raise UsageError(
-            f"the checkpoint {checkpoint.name!r} has no tokenizer that transformers loads, so text cannot be a prompt",
+            f"text cannot be a prompt: {checkpoint.name!r} has no tokenizer that transformers loads",
             hint='Give prompts as {"token_ids": [...]}.',
         ) from error
 
@@ -156,7 +154,7 @@ def run_generate(
     padding_side: str,
     seed: int,
 ) -> list[dict[str, Any]]:
-    """Return per prompt {"prompt_ids", "token_ids", "logprobs", "finish_reason"} of the sampled continuation."""
+    """Return {"prompt_ids", "token_ids", "logprobs", "finish_reason"} per prompt."""
     empty = [index for index, prompt in enumerate(prompts) if not prompt]
     if empty:
         raise UsageError(f"prompt {empty[0]} has no token", hint="Give at least one token per prompt.")

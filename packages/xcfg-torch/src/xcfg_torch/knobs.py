@@ -1,7 +1,7 @@
 """Construction and process knobs read back from the live engine: requested -> materialised -> actual.
 
-The same readers serve the build, after a probe forward of four tokens, and every score: what is reported is what
-the hooks and the live objects said in that window, never the request.
+The same readers serve the build, after a probe forward of four tokens, and every score: what is reported is
+what the hooks and the live objects said in that window, never the request.
 """
 
 from __future__ import annotations
@@ -78,9 +78,7 @@ def application(engine: Engine, path: str, requested: Value, reading: Reading) -
     )
 
 
-def construction_applications(
-    engine: Engine, knobs: dict[str, Value], *, scored: bool
-) -> tuple[KnobApplication, ...]:
+def construction_applications(engine: Engine, knobs: dict[str, Value], *, scored: bool) -> tuple[KnobApplication, ...]:
     """Return one record per construction or process knob in `knobs`.
 
     scored: the counters are those of a score, not of the probe at build.
@@ -170,9 +168,7 @@ def _logp_backend(engine: Engine, requested: Value) -> Reading:
     operator = engine.operator
     binding = operator.binding
     function = operator.function
-    name = (
-        f"{getattr(function, '__module__', '?')}.{getattr(function, '__qualname__', type(function).__name__)}"
-    )
+    name = f"{getattr(function, '__module__', '?')}.{getattr(function, '__qualname__', type(function).__name__)}"
     evidence = [state("injected operator", f"{binding.backend_id}: {name}")]
     if operator.calls:
         evidence.insert(0, execution("calls of the injected operator", str(operator.calls)))
@@ -217,16 +213,10 @@ READERS: dict[str, Reader] = {
     "training.attention_backend": _attention,
     "training.sharding": _sharding,
     "logp.backend": _logp_backend,
-    "rollout.tensor_parallel_size": _inherent(
-        1, Lifecycle.PROCESS_START, "one process holds the whole model"
-    ),
-    "rollout.context_parallel_size": _inherent(
-        1, Lifecycle.PROCESS_START, "one process holds the whole context"
-    ),
+    "rollout.tensor_parallel_size": _inherent(1, Lifecycle.PROCESS_START, "one process holds the whole model"),
+    "rollout.context_parallel_size": _inherent(1, Lifecycle.PROCESS_START, "one process holds the whole context"),
     "rollout.enable_prefix_caching": _inherent(
         False, Lifecycle.ENGINE_CONSTRUCTION, "every replay starts from an empty cache"
     ),
-    "rollout.enforce_eager": _inherent(
-        True, Lifecycle.ENGINE_CONSTRUCTION, "the model is called, never compiled"
-    ),
+    "rollout.enforce_eager": _inherent(True, Lifecycle.ENGINE_CONSTRUCTION, "the model is called, never compiled"),
 }

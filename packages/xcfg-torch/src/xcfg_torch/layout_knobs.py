@@ -22,9 +22,7 @@ def layout_applications(
         "batch.packing": _packing(layout, consumed),
     }
     return tuple(
-        application(engine, path, value, readings[path])
-        for path, value in sorted(knobs.items())
-        if path in readings
+        application(engine, path, value, readings[path]) for path, value in sorted(knobs.items()) if path in readings
     )
 
 
@@ -37,29 +35,25 @@ def _batch_size(layout: Layout, consumed: Consumed, sequences: int) -> Reading:
     if largest < layout.batch_size:
         # A cap that was never reached: nothing larger ran, and nothing was left to fill the batch.
         reason = f"no batch of {layout.batch_size} could be filled here"
-        return Reading(
-            layout.batch_size, layout.batch_size, evidence, Lifecycle.REQUEST, Exercised.NO, reason
-        )
+        return Reading(layout.batch_size, layout.batch_size, evidence, Lifecycle.REQUEST, Exercised.NO, reason)
     shown = Exercised.YES if sequences > 1 else Exercised.NO
     return Reading(layout.batch_size, largest, evidence, Lifecycle.REQUEST, shown)
 
 
 def _padding_side(layout: Layout, consumed: Consumed) -> Reading:
     left, right = consumed.sides["left"], consumed.sides["right"]
-    detail = f"masks of rows padded left {left}, right {right}; batches of unequal lengths {consumed.uneven_batches}"
+    detail = f"rows padded left {left}, right {right}; batches of unequal lengths {consumed.uneven_batches}"
     evidence = (execution("attention masks that entered the model", detail),)
     if not left and not right:
         reason = "no row was padded, and then both sides are one layout"
-        return Reading(
-            layout.padding_side, layout.padding_side, evidence, Lifecycle.REQUEST, Exercised.NO, reason
-        )
+        return Reading(layout.padding_side, layout.padding_side, evidence, Lifecycle.REQUEST, Exercised.NO, reason)
     actual = "mixed" if left and right else "left" if left else "right"
     return Reading(layout.padding_side, actual, evidence, Lifecycle.REQUEST, Exercised.YES)
 
 
 def _packing(layout: Layout, consumed: Consumed) -> Reading:
     most = consumed.max_sequences_per_row
-    detail = f"at most {most} sequences in a row, told by position resets; rows without a mask between them {consumed.leaks}"
+    detail = f"at most {most} sequences in a row by position resets; unmasked packed rows {consumed.leaks}"
     evidence = (execution("positions that entered the model", detail),)
     if consumed.leaks:
         reason = "packed sequences were given no mask between them"

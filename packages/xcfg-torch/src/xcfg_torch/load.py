@@ -1,4 +1,4 @@
-"""Load a Hugging Face causal language model, offline, in one dtype, with a chosen attention implementation."""
+"""Load a Hugging Face causal LM, offline, in one dtype, with a chosen attention implementation."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def load_model(folder: Path, dtype: torch.dtype, attention: str, device: str) ->
         )
     except (OSError, ValueError, ImportError, KeyError) as error:
         raise LaunchError(
-            f"the checkpoint {folder.name!r} cannot be loaded as a causal LM: {type(error).__name__}: {error}",
+            f"{folder.name!r} cannot be loaded as a causal LM: {type(error).__name__}: {error}",
             hint="The folder needs config.json and *.safetensors of an architecture that transformers knows.",
         ) from error
     _refuse_incomplete(folder, info)
@@ -93,8 +93,7 @@ def load_model(folder: Path, dtype: torch.dtype, attention: str, device: str) ->
 
 def _refuse_incomplete(folder: Path, info: dict[str, Any]) -> None:
     faults = {
-        name: sorted(map(str, info.get(name) or ()))
-        for name in ("missing_keys", "mismatched_keys", "error_msgs")
+        name: sorted(map(str, info.get(name) or ())) for name in ("missing_keys", "mismatched_keys", "error_msgs")
     }
     found = [f"{name}: {', '.join(values[:3])}" for name, values in faults.items() if values]
     if found:
@@ -108,9 +107,7 @@ def anatomy(model: Any) -> Anatomy:
     """Return the parts of `model`; LaunchError when its decoder blocks cannot be found."""
     decoder = model.get_decoder() if hasattr(model, "get_decoder") else getattr(model, "model", model)
     count = model.config.get_text_config().num_hidden_layers
-    lists = [
-        part for part in decoder.children() if isinstance(part, torch.nn.ModuleList) and len(part) == count
-    ]
+    lists = [part for part in decoder.children() if isinstance(part, torch.nn.ModuleList) and len(part) == count]
     if not lists:
         raise LaunchError(
             f"no list of {count} decoder blocks was found in {type(decoder).__name__}",

@@ -13,6 +13,6 @@ def log_softmax_gather() -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 def selected_log_softmax(logits: torch.Tensor, selected: torch.Tensor) -> torch.Tensor:
-    """Return log_softmax(logits)[i, selected[i]]: logits [N, V], selected int64 [N] -> float32 (float64) [N]."""
+    """Return log_softmax(logits)[i, selected[i]]: [N, V], int64 [N] -> float32 (float64 stays) [N]."""
     wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
     return torch.log_softmax(wide, dim=-1).gather(-1, selected[:, None])[:, 0]

@@ -1,7 +1,7 @@
 """What really entered the model: hooks on the live modules, read forward by forward.
 
-Ids are taken at the embedding, positions at the rotary module, the mask at the decoder: what a wrapper was asked
-for and changed on the way would show there.
+Ids are taken at the embedding, positions at the rotary module, the mask at the decoder: what a wrapper was
+asked for and changed on the way would show there.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from xcfg_torch.precision import KeepFloat64
 
 @dataclass
 class Seen:
-    """One forward: tensors as they entered. input_ids [B, C]; position_ids [B or 1, C]; attention_mask [B, K].
+    """One forward, as it entered. input_ids [B, C]; position_ids [B or 1, C]; attention_mask [B, K].
 
     cached: tokens already in the KV cache. layer_mask: whether the attention layers were given a mask.
     """
@@ -68,9 +68,7 @@ class Observer:
     def take(self) -> Seen:
         """Return what entered at the last forward, once; WorkerError when the embedding was not reached."""
         if self._last is None:
-            raise WorkerError(
-                "a forward ended and its embedding was never called", hint="This model embeds elsewhere."
-            )
+            raise WorkerError("a forward ended and its embedding was never called", hint="This model embeds elsewhere.")
         last, self._last = self._last, None
         return last
 

@@ -40,9 +40,7 @@ def parse_options(document: dict[str, Any]) -> TorchOptions:
     unknown = sorted(set(document) - set(TorchOptions.__struct_fields__))
     if unknown:
         hint = did_you_mean(unknown[0], TorchOptions.__struct_fields__)
-        raise ConfigError(
-            f"there is no option {unknown[0]!r}", source=SOURCE, path=f"$.{unknown[0]}", hint=hint
-        )
+        raise ConfigError(f"there is no option {unknown[0]!r}", source=SOURCE, path=f"$.{unknown[0]}", hint=hint)
     options = convert(document, TorchOptions, source=SOURCE)
     for name in ("threads", "fsdp_world_size", "row_chunk"):
         value = getattr(options, name)
@@ -51,7 +49,5 @@ def parse_options(document: dict[str, Any]) -> TorchOptions:
                 f"{value} is not a positive number", source=SOURCE, path=f"$.{name}", hint="Use 1 or more."
             )
     if options.pad_token_id is not None and options.pad_token_id < 0:
-        raise ConfigError(
-            "a token id is not negative", source=SOURCE, path="$.pad_token_id", hint="Use 0 or more."
-        )
+        raise ConfigError("a token id is not negative", source=SOURCE, path="$.pad_token_id", hint="Use 0 or more.")
     return options

@@ -1,7 +1,7 @@
-"""float64 that stays float64: Hugging Face models cast norms, softmax and rotary angles to float32 on the way.
+"""float64 that stays float64: Hugging Face models cast norms, softmax and rotary angles to float32.
 
-In bfloat16 those casts raise the precision; in float64 they would lower it to float32, and the reference would
-be no better than what it judges. While the mode is active every such cast goes to float64 instead.
+In bfloat16 those casts raise the precision; in float64 they would lower it to float32, and the reference
+would be no better than what it judges. While the mode is active every such cast goes to float64 instead.
 """
 
 from __future__ import annotations
@@ -45,9 +45,7 @@ class KeepFloat64(TorchFunctionMode):
             args, kwargs = self._promote(args, kwargs)
         return func(*args, **kwargs)
 
-    def _promote(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def _promote(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         changed = tuple(torch.float64 if _is_low(item) else item for item in args)
         if _is_low(kwargs.get("dtype")):
             kwargs["dtype"] = torch.float64

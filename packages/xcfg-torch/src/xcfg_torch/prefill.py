@@ -1,4 +1,4 @@
-"""Teacher forcing: whole sequences in one forward each, for the arms training, rollout_prefill and reference."""
+"""Teacher forcing: whole sequences in one forward; the arms training, rollout_prefill and reference."""
 
 from __future__ import annotations
 
@@ -42,8 +42,9 @@ def run_prefill(
 ) -> tuple[list[int], list[dict[str, Any]]]:
     """Score this rank's batches; return its sequences and the timeline.
 
-    Batch b belongs to rank b mod world, so that sharding changes no batch. All ranks run equally many forwards,
-    since a forward of a sharded model is collective: one without a batch left repeats its first, unscored.
+    Batch b belongs to rank b mod world, so that sharding changes no batch. All ranks run equally many
+    forwards, since a forward of a sharded model is collective: a rank without a batch left repeats the first
+    one, unscored.
     """
     world = engine.sharding.world_size
     batches = plan_batches(rollout, layout, engine.pad_id)
@@ -72,9 +73,7 @@ def run_prefill(
     return sequences, timeline
 
 
-def _score_batch(
-    engine: Engine, rollout: Rollout, batch: Batch, sheet: ScoreSheet, consumed: Consumed
-) -> None:
+def _score_batch(engine: Engine, rollout: Rollout, batch: Batch, sheet: ScoreSheet, consumed: Consumed) -> None:
     flat, rows, columns = scored_cells(rollout, batch)
     kept = np.unique(columns) if engine.options.logits_to_keep and len(columns) else None
     output, seen = engine.forward(batch, cache=False, columns=kept)
@@ -88,9 +87,7 @@ def _score_batch(
         sheet.score(flat[part], picked, Phase.PREFILL)
 
 
-def scored_cells(
-    rollout: Rollout, batch: Batch
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+def scored_cells(rollout: Rollout, batch: Batch) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """Return (flat token, row, column of the logits that predict it) of every active token in `batch`."""
     flat, rows, columns = [], [], []
     for cell in batch.cells:

@@ -1,4 +1,4 @@
-"""The facts beside the numbers: versions, devices, switches and the shape of the model, as the process has them."""
+"""The facts beside the numbers: versions, devices, switches and the shape of the model."""
 
 from __future__ import annotations
 

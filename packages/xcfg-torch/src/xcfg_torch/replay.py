@@ -1,4 +1,4 @@
-"""Forced replay: the frozen tokens through the decode loop, scored from the logits that predict each of them."""
+"""Forced replay: the frozen tokens through the decode loop, scored from the logits that predict them."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from xcfg_torch.scoring import ScoreSheet
 def prompt_length(rollout: Rollout, sequence: int) -> int:
     """Return how many tokens are prefilled: those before the first active token.
 
-    Everything after is fed token by token, observations between generated segments included. A sequence without
-    active tokens is prefilled whole but for its last token, whose logits score nothing.
+    Everything after is fed token by token, observations between generated segments included. A sequence
+    without active tokens is prefilled whole but for its last token, whose logits score nothing.
     """
     active = np.flatnonzero(rollout.active[rollout.span(sequence)])
     span = rollout.span(sequence)
@@ -34,9 +34,7 @@ def prompt_length(rollout: Rollout, sequence: int) -> int:
 class ForcedFeed:
     """Feeds the rollout's own tokens. cursor[r]: the flat token that row r's last logits predict."""
 
-    def __init__(
-        self, rollout: Rollout, prompts: Batch, sheet: ScoreSheet, consumed: Consumed, pad_id: int
-    ) -> None:
+    def __init__(self, rollout: Rollout, prompts: Batch, sheet: ScoreSheet, consumed: Consumed, pad_id: int) -> None:
         """Start after the prompts of `prompts`."""
         self.rollout, self.sheet, self.consumed, self.pad_id = rollout, sheet, consumed, pad_id
         self.prompts = prompts

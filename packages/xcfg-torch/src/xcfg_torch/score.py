@@ -1,4 +1,4 @@
-"""One score request on one rank: run the arm, and report what ran, what entered, and that nothing was left changed."""
+"""One score request on one rank: run the arm; report what ran, what entered, and that nothing changed."""
 
 from __future__ import annotations
 
@@ -106,9 +106,7 @@ def layout_of(engine: Engine, knobs: dict[str, Value], shuffle_seed: int | None)
     )
 
 
-def _checked_layout(
-    engine: Engine, knobs: dict[str, Value], request: ScoreRequest, rollout: Rollout
-) -> Layout:
+def _checked_layout(engine: Engine, knobs: dict[str, Value], request: ScoreRequest, rollout: Rollout) -> Layout:
     arms = ARMS.get(engine.side, ())
     if request.arm not in arms:
         raise UnsupportedRequestError(
@@ -117,13 +115,9 @@ def _checked_layout(
         )
     layout = layout_of(engine, knobs, request.shuffle_seed)
     if layout.batch_size < 1 or layout.padding_side not in ("left", "right"):
-        raise UnsupportedRequestError(
-            f"batch.size={layout.batch_size}, batch.padding_side={layout.padding_side!r}"
-        )
+        raise UnsupportedRequestError(f"batch.size={layout.batch_size}, batch.padding_side={layout.padding_side!r}")
     if layout.packing:
-        decoding = (
-            "a decode step keeps one sequence per row" if request.arm == Arm.ROLLOUT_DECODE.value else ""
-        )
+        decoding = "a decode step keeps one sequence per row" if request.arm == Arm.ROLLOUT_DECODE.value else ""
         fault = decoding or packing_fault(rollout)
         if fault:
             raise UnsupportedRequestError(f"batch.packing=True: {fault}")
@@ -164,9 +158,7 @@ def _record(
 def _counters(engine: Engine, sheet: ScoreSheet) -> dict[str, int]:
     observer = engine.observer
     kinds = ("modules", "sdpa", "eager", "flash")
-    attention = {
-        f"attention.{kind}": sum(item[kind] for item in observer.watch.calls.values()) for kind in kinds
-    }
+    attention = {f"attention.{kind}": sum(item[kind] for item in observer.watch.calls.values()) for kind in kinds}
     return {
         "forwards": observer.forwards,
         "single_token_forwards": observer.single_token_forwards,

@@ -1,4 +1,4 @@
-"""From rows of logits to the columns of a score: the selected-log-probability operator, and optional columns."""
+"""From rows of logits to the columns of a score: the selected-logprob operator, and optional columns."""
 
 from __future__ import annotations
 
@@ -38,9 +38,7 @@ class ScoreSheet:
         """Make empty columns: NaN, 0 and -1. UsageError for a column that nobody knows."""
         unknown = [name for name in columns if name not in OPTIONAL_COLUMNS]
         if unknown:
-            raise UsageError(
-                f"there is no column {unknown[0]!r}", hint=did_you_mean(unknown[0], OPTIONAL_COLUMNS)
-            )
+            raise UsageError(f"there is no column {unknown[0]!r}", hint=did_you_mean(unknown[0], OPTIONAL_COLUMNS))
         total = len(rollout.token_ids)
         sampling = rollout.manifest.sampling
         self.rollout = rollout
@@ -92,9 +90,7 @@ class ScoreSheet:
         if self.wanted:
             self._optional(where, logits, processed, selected)
 
-    def _optional(
-        self, where: torch.Tensor, raw: torch.Tensor, logits: torch.Tensor, selected: torch.Tensor
-    ) -> None:
+    def _optional(self, where: torch.Tensor, raw: torch.Tensor, logits: torch.Tensor, selected: torch.Tensor) -> None:
         wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
         picked = wide.gather(-1, selected[:, None])
         found: dict[str, torch.Tensor] = {"selected_logit": picked[:, 0]}
@@ -125,9 +121,7 @@ def call_operator(operator: BoundOperator, logits: torch.Tensor, selected: torch
     values = operator(logits, selected)
     if not isinstance(values, torch.Tensor) or values.shape != selected.shape:
         shape = tuple(values.shape) if isinstance(values, torch.Tensor) else type(values).__name__
-        raise WorkerError(
-            f"{operator.binding.backend_id!r} returned {shape}, not {tuple(selected.shape)} values"
-        )
+        raise WorkerError(f"{operator.binding.backend_id!r} returned {shape}, not {tuple(selected.shape)} values")
     if values.dtype not in (torch.float32, torch.float64):
         raise WorkerError(f"{operator.binding.backend_id!r} returned {values.dtype}, not float32 or float64")
     return values

@@ -1,4 +1,4 @@
-"""The sampling transform chain on logits: temperature, then top-k, then top-p, in the order in which it is named."""
+"""The sampling transform chain on logits: temperature, top-k, top-p, in the order in which it is named."""
 
 from __future__ import annotations
 

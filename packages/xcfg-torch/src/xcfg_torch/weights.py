@@ -27,7 +27,7 @@ def tied_names(model: Any) -> dict[str, str]:
 
 
 def weight_report(model: Any, dtype: str, sharding: Sharding, aliases: dict[str, str]) -> WeightReport:
-    """Return the digest of every full tensor in `dtype`, under its Hugging Face name; collective when sharded."""
+    """Return the digest of every full tensor in `dtype` by its Hugging Face name; collective when sharded."""
     tensors: dict[str, str] = {}
     held = 0
     for name, parameter in model.named_parameters():
@@ -74,11 +74,7 @@ class State:
 
     def changes(self, after: State) -> list[str]:
         """Return the names of the fields that differ."""
-        return [
-            name
-            for name in ("fold", "rng", "modes", "gradients")
-            if getattr(self, name) != getattr(after, name)
-        ]
+        return [name for name in ("fold", "rng", "modes", "gradients") if getattr(self, name) != getattr(after, name)]
 
 
 def read_state(model: Any) -> State:
@@ -91,7 +87,7 @@ def read_state(model: Any) -> State:
 def rng_digest() -> str:
     """Return a digest of torch's generator states, CPU and every CUDA device in use."""
     state = hashlib.sha256(torch.get_rng_state().numpy().tobytes())
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
+    if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         for item in torch.cuda.get_rng_state_all():
             state.update(item.cpu().numpy().tobytes())
     return state.hexdigest()[:16]

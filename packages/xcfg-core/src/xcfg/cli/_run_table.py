@@ -46,6 +46,8 @@ def show_run(summary: RunSummary) -> None:
 
 def show_edges(comparison: Comparison) -> None:
     """Print every edge of one comparison."""
+    if comparison.unattested:
+        click.echo(f"  not attested by the file: {', '.join(comparison.unattested)}")
     for name, edge in comparison.edges.items():
         click.echo(
             f"  {name}: {edge.active_tokens} tokens, {edge.mismatches} over {number(edge.threshold)}, "

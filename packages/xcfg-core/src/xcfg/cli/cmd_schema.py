@@ -26,7 +26,7 @@ class ExperimentFile(experiment.ExperimentV2):
     """An experiment file, v2; `identity` is the inline matrices or a frozen rollout."""
 
     identity: dict[str, Any]
-    runtime_options: experiment.RuntimeOptionsInput = experiment.RuntimeOptionsInput()
+    runtime_options: experiment.RuntimeOptionsInput = experiment.RuntimeOptionsInput()  # type: ignore[assignment]
 
 
 def documents() -> dict[str, tuple[str, Any]]:

@@ -61,9 +61,7 @@ def _largest_k3(figures: Figures) -> float | None:
 def _probability_space(figures: Figures) -> Aliases:
     largest = figures.sums.largest_gap
     return {
-        "verl/training/rollout_actor_probs_pearson_corr.token": figures.correlation(
-            "p", "q", "pp", "qq", "pq"
-        ),
+        "verl/training/rollout_actor_probs_pearson_corr.token": figures.correlation("p", "q", "pp", "qq", "pq"),
         "verl/training/rollout_probs_diff_max.token_max": guarded(lambda: largest),
         "verl/training/rollout_probs_diff_mean.token_mean": figures.mean("gap"),
         "verl/training/rollout_probs_diff_std.token_std": figures.deviation("gap", "gap2"),
@@ -94,8 +92,8 @@ def _sequences(figures: Figures) -> Aliases:
 
 
 def _means(grouping: Grouping, name: str) -> list[float]:
-    sums, tokens = grouping.sums[name].sums(), grouping.tokens
-    return [sums[at] / int(tokens[at]) for at in np.flatnonzero(tokens)]
+    means = grouping.sums[name].means(grouping.tokens)
+    return [means[at] for at in np.flatnonzero(grouping.tokens)]
 
 
 def _mean(values: list[float]) -> float | None:

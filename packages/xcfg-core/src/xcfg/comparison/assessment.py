@@ -85,9 +85,7 @@ def judge_budget(sums: Float, rule: AssessmentRule, reference_dtype: str, sequen
         return evolve(base, reason="the squared errors overflow float64")
     if not sums[:, [TRAINING, ROLLOUT, GAP]].any():
         exact = Assessment.EXPLAINED_BY_PRECISION.value
-        return evolve(
-            base, assessment=exact, reason=_join("both sides equal the reference bit for bit", note)
-        )
+        return evolve(base, assessment=exact, reason=_join("both sides equal the reference bit for bit", note))
     if not whole.defined:
         zero = "the plain scores equal the reference bit for bit, so the budget is 0 and no ratio exists"
         return evolve(base, reason=_join(zero, note))
@@ -139,9 +137,7 @@ def decide(intervals: Mapping[str, Interval], rule: AssessmentRule, budget: floa
     worst = sorted((name for name in above if name in sides), key=lambda name: -intervals[name].value)
     if above:
         named = ", ".join(f"{name} = {intervals[name].value:.3g}" for name in (worst or above))
-        return (
-            sides[worst[0]] if worst else Assessment.EXCESS_GAP
-        ), f"{named} above the limit of {rule.ratio:g}"
+        return (sides[worst[0]] if worst else Assessment.EXCESS_GAP), f"{named} above the limit of {rule.ratio:g}"
     limit = rule.bias * budget
     bias = intervals["bias"]
     if bias.low > limit or bias.high < -limit:

@@ -29,9 +29,13 @@ def reference_key(reference: Mapping[str, ScoreTable], dtypes: tuple[str, ...]) 
     return None
 
 
-def plain_key(attention: str, compute_dtype: str) -> str:
-    """Return the key of plain scores in a side's compute dtype, e.g. `plain:sdpa:bfloat16`."""
-    return f"plain:{attention}:{COUNTS_AS.get(compute_dtype, compute_dtype)}"
+def plain_key(reference: Mapping[str, ScoreTable], attention: str, compute_dtype: str) -> str:
+    """Return the key of plain scores in a side's compute dtype, e.g. `plain:sdpa:bfloat16`.
+
+    A float64 side without plain float64 scores takes the float32 ones, as it takes the float32 threshold.
+    """
+    exact = f"plain:{attention}:{compute_dtype}"
+    return exact if exact in reference else f"plain:{attention}:{COUNTS_AS.get(compute_dtype, compute_dtype)}"
 
 
 @dataclass(frozen=True)
@@ -91,13 +95,11 @@ def find_budget(
     if key is None:
         wanted = "reference:float64" if PRECISE & set(dtypes) else "reference:float64 or reference:float32"
         return f"no {wanted} scores for {dtypes[0]} against {dtypes[1]}"
-    names = [plain_key(attention, dtype) for dtype in dtypes for attention in ATTENTIONS]
+    names = [plain_key(reference, attention, dtype) for dtype in dtypes for attention in ATTENTIONS]
     missing = sorted({name for name in names if name not in reference})
     if missing:
         return f"no scores {', '.join(missing)}"
-    faults = [
-        text for name in dict.fromkeys([key, *names]) for text in _faults(name, reference[name], layout)
-    ]
+    faults = [text for name in dict.fromkeys([key, *names]) for text in _faults(name, reference[name], layout)]
     if faults:
         return "; ".join(faults)
     plain = tuple(reference[name] for name in names)

@@ -64,9 +64,7 @@ def compare(
     """
     _check_arms([*tables, verdict_arm], verdict_arm)
     if rollout.sequence_count == 0:
-        return _without_edges(
-            Status.EMPTY_JOIN, "the two sides have no token in common", verdict_arm, contract
-        )
+        return _without_edges(Status.EMPTY_JOIN, "the two sides have no token in common", verdict_arm, contract)
     known = dict(tables)
     recorded = recorded_table(rollout)
     if RECORDED not in known and recorded is not None:
@@ -98,9 +96,7 @@ def _check_arms(arms: list[str], verdict_arm: str) -> None:
         if arm not in ARMS:
             raise UnknownNameError(f"there is no arm {arm!r}", hint=did_you_mean(arm, ARMS))
     if verdict_arm not in ROLLOUT_ARMS:
-        raise UnknownNameError(
-            f"{verdict_arm!r} is no verdict arm", hint=f"Available: {', '.join(ROLLOUT_ARMS)}."
-        )
+        raise UnknownNameError(f"{verdict_arm!r} is no verdict arm", hint=f"Available: {', '.join(ROLLOUT_ARMS)}.")
 
 
 def _reference(
@@ -155,8 +151,7 @@ def _outcome(
     comparison = Comparison(
         schema_version=COMPARISON_SCHEMA,
         status=verdict.status,
-        reason=verdict.reason
-        or _says(verdict.status, verdict.mismatches, verdict.active_tokens, verdict.threshold),
+        reason=verdict.reason or _says(verdict.status, verdict.mismatches, verdict.active_tokens, verdict.threshold),
         verdict_edge=VERDICT_EDGE,
         verdict_arm=verdict_arm,
         threshold=verdict.threshold,

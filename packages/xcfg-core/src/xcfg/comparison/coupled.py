@@ -56,9 +56,7 @@ def side_differences(
         tier = tiers.get(path, Tier.RECORDED)
         named = any(name.partition("@")[0] == path for name in declared)
         if rollout and training and rollout != training and tier in STRICT and not named:
-            found.append(
-                {"path": path, "rollout": _plain(rollout), "training": _plain(training), "tier": tier.value}
-            )
+            found.append({"path": path, "rollout": _plain(rollout), "training": _plain(training), "tier": tier.value})
     return found
 
 

@@ -101,9 +101,7 @@ def _edge(
     )
 
 
-def _mask(
-    name: str, first: ScoreTable, second: ScoreTable, rollout: Rollout
-) -> tuple[NDArray[np.bool_], str]:
+def _mask(name: str, first: ScoreTable, second: ScoreTable, rollout: Rollout) -> tuple[NDArray[np.bool_], str]:
     """Return the tokens of an edge, and a note where they are fewer than the active tokens."""
     if name == VERDICT_EDGE:
         return rollout.active, ""
@@ -116,9 +114,7 @@ def _mask(
         mask = np.zeros_like(mask) if phase is None else mask & (phase == Phase.DECODE.value)
         return (
             mask,
-            ""
-            if phase is not None
-            else "rollout_decode has no column 'phase', so no token is known as decoded",
+            "" if phase is not None else "rollout_decode has no column 'phase', so no token is known as decoded",
         )
     left = int(np.count_nonzero(rollout.active)) - int(np.count_nonzero(mask))
     return mask, f"{left} active tokens have no value in both arms and are left out" if left else ""

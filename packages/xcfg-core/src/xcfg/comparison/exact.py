@@ -169,9 +169,10 @@ class ExactSum:
         except OverflowError:
             return None
 
-    def sums(self) -> list[float]:
-        """Return the sum of every group, rounded once; needs finite values whose sums do not overflow."""
+    def means(self, counts: NDArray[np.int64]) -> list[float]:
+        """Return the sum of every group, rounded once, over its count; 0 for a count of 0. Needs finite values."""
         tables = list(self._tables.values())
         if self._full or not tables or any(shift for _, shift in self._tables):
-            return [self.integer(group) / UNIT for group in range(self._groups)]
-        return [math.fsum(column) for column in np.stack(tables, axis=1).tolist()]
+            return [self.mean(int(count), (group,)) or 0.0 for group, count in enumerate(counts)]
+        rows = np.stack(tables, axis=1).tolist()
+        return [math.fsum(row) / count if count else 0.0 for row, count in zip(rows, counts.tolist(), strict=True)]

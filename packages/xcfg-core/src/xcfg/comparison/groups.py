@@ -14,18 +14,18 @@ from xcfg.schema.result import GroupStat
 
 def group_stats(grouping: Grouping, scale: float, label: Callable[[int], str]) -> tuple[GroupStat, ...]:
     """Return one record per group that has tokens, in order of the group number."""
-    sums = {name: grouping.sums[name].sums() for name in GROUPED}
+    means = {name: grouping.sums[name].means(grouping.tokens) for name in GROUPED}
     return tuple(
         GroupStat(
-            group=label(int(group)),
+            group=label(group),
             active_tokens=int(grouping.tokens[group]),
             mismatches=int(grouping.mismatches[group]),
-            mean_abs=sums["abs"][group] / int(grouping.tokens[group]),
+            mean_abs=means["abs"][group],
             max_abs=float(grouping.maximum[group]),
-            bias=sums["d"][group] / int(grouping.tokens[group]),
-            rms=scale * math.sqrt(sums["squares"][group] / int(grouping.tokens[group])),
+            bias=means["d"][group],
+            rms=scale * math.sqrt(means["squares"][group]),
         )
-        for group in np.flatnonzero(grouping.tokens)
+        for group in np.flatnonzero(grouping.tokens).tolist()
     )
 
 

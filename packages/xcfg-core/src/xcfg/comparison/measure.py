@@ -70,9 +70,7 @@ def measure(edge: Edge, layout: Layout, contract: Contract) -> Measured:
     judged = edge.status is Status.PASS
     mismatches = int(np.count_nonzero(mismatch))
     status = Status.MISMATCH if judged and mismatches else edge.status
-    named = dict(
-        zip(("p50_abs", "p90_abs", "p95_abs", "p99_abs", "p999_abs"), map(float, quantiles), strict=True)
-    )
+    named = dict(zip(("p50_abs", "p90_abs", "p95_abs", "p99_abs", "p999_abs"), map(float, quantiles), strict=True))
     result = EdgeResult(
         name=edge.name,
         first=edge.first.arm,
@@ -90,9 +88,7 @@ def measure(edge: Edge, layout: Layout, contract: Contract) -> Measured:
         worst=_worst(edge, layout, difference, sizes),
         by_rank=_by_rank(edge, sums),
         by_sequence=group_stats(sums.sequence, sums.scale, str),
-        aliases=stack_aliases(figures)
-        if edge.first.arm == TRAINING and edge.second.arm in ROLLOUT_ARMS
-        else {},
+        aliases=stack_aliases(figures) if edge.first.arm == TRAINING and edge.second.arm in ROLLOUT_ARMS else {},
     )
     edges = contract.descriptive.probability_edges
     result = evolve(result, **named, **figures.shared(), **by_bucket(sums, edges))
@@ -114,9 +110,7 @@ def _differences(edge: Edge) -> tuple[Float, NDArray[np.bool_], Float]:
     for part in chunks(total):
         mask = edge.mask[part]
         with np.errstate(over="ignore"):
-            d = edge.first.logprob[part][mask].astype(np.float64) - edge.second.logprob[part][mask].astype(
-                np.float64
-            )
+            d = edge.first.logprob[part][mask].astype(np.float64) - edge.second.logprob[part][mask].astype(np.float64)
         size = np.abs(d)
         difference[part][mask] = d
         sizes[filled : filled + len(d)] = size
@@ -136,9 +130,7 @@ def _sums(
     ranks = tuple(0 if owner is None else max(int(owner.max(initial=-1)) + 2, 1) for owner in owners)
     start = int(np.argmax(edge.mask))
     origin = (float(edge.first.logprob[start]), float(edge.second.logprob[start]))
-    sums = EdgeSums(
-        layout.rollout.sequence_count, layout.buckets * width, (ranks[0], ranks[1]), _scale(top), origin
-    )
+    sums = EdgeSums(layout.rollout.sequence_count, layout.buckets * width, (ranks[0], ranks[1]), _scale(top), origin)
     low, high = math.inf, -math.inf
     for part in chunks(len(edge.mask)):
         mask = edge.mask[part]
@@ -167,8 +159,7 @@ def _outside(difference: Float, contract: Contract) -> int:
     """Return how many exp(d) lie outside the clip range; compared as d against its logarithms."""
     low, high = math.log(contract.clip_range.low), math.log(contract.clip_range.high)
     return sum(
-        int(np.count_nonzero((difference[part] < low) | (difference[part] > high)))
-        for part in chunks(len(difference))
+        int(np.count_nonzero((difference[part] < low) | (difference[part] > high))) for part in chunks(len(difference))
     )
 
 

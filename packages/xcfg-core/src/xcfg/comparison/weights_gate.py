@@ -37,14 +37,10 @@ def weight_errors(expected: Mapping[str, str] | None, builds: Sequence[BuildRepo
 
 
 def _rank_errors(rank: int, report: WeightReport, expected: Mapping[str, str]) -> Iterator[str]:
-    differing = sorted(
-        name for name, digest in report.tensors.items() if expected.get(name, digest) != digest
-    )
+    differing = sorted(name for name, digest in report.tensors.items() if expected.get(name, digest) != digest)
     if differing:
         yield f"rank {rank}: weights differ from the checkpoint cast to {report.dtype}: {_names(differing)}"
-    extra = sorted(
-        name for name in report.tensors if name not in expected and report.aliases.get(name) not in expected
-    )
+    extra = sorted(name for name in report.tensors if name not in expected and report.aliases.get(name) not in expected)
     if extra:
         yield f"rank {rank}: weights that the checkpoint does not have: {_names(extra)}"
     aliased = sorted(

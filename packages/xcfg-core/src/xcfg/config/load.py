@@ -28,13 +28,13 @@ _EXPERIMENT_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 _MAX_TEXT = 256
 
 
-class _V1(ExperimentV1):  # type: ignore[misc]
+class _V1(ExperimentV1):
     """ExperimentV1 with its identity left undecoded, so that errors name the cell."""
 
     identity: dict[str, Any]  # type: ignore[assignment]
 
 
-class _V2(ExperimentV2):  # type: ignore[misc]
+class _V2(ExperimentV2):
     """ExperimentV2 with the two fields that have more than one shape left undecoded."""
 
     identity: dict[str, Any]

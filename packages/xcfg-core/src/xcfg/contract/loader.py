@@ -34,8 +34,7 @@ def load_contract(source: str = "ws1", version: str = "current") -> Contract:
     raise ConfigError(
         f"there is no numerical contract {source!r} version {version!r}",
         path="$.contract_source" if source not in CURRENT else "$.contract_version",
-        hint=did_you_mean(f"{source} {version}", known)
-        + f" Packaged: {', '.join(known)}; `current` is the newest.",
+        hint=did_you_mean(f"{source} {version}", known) + f" Packaged: {', '.join(known)}; `current` is the newest.",
     )
 
 
@@ -54,9 +53,7 @@ def _decode(document: dict[str, Any]) -> Contract:
     contract = convert({**document, "digest": digest(document)}, Contract, source=name)
     faults = list(_faults(contract))
     if faults:
-        raise ConfigError(
-            "; ".join(faults), source=name, hint="The packaged file is damaged; install xcfg-core again."
-        )
+        raise ConfigError("; ".join(faults), source=name, hint="The packaged file is damaged; install xcfg-core again.")
     return contract
 
 

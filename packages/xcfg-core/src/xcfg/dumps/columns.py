@@ -44,9 +44,7 @@ def refuse_missing(present: set[str], where: str) -> None:
     if missing:
         hint = "; ".join(f"{name}: {REQUIRED[name]}" for name in missing)
         near = did_you_mean(missing[0], present)
-        raise ArtifactError(
-            f"{where} has no column {', '.join(map(repr, missing))}", hint=f"{hint}. {near}".strip()
-        )
+        raise ArtifactError(f"{where} has no column {', '.join(map(repr, missing))}", hint=f"{hint}. {near}".strip())
 
 
 def check_batch(batch: Batch, where: str) -> None:
@@ -100,6 +98,4 @@ def _check_bounds(name: str, values: NDArray[Any], where: str) -> None:
     low, high = int(values.min()), int(values.max())
     least = -(2**63) if name == "sample_id" else 0
     if low < least or high >= BOUNDS.get(name, 2**63):
-        raise ArtifactError(
-            f"{where}: the column {name!r} holds {low if low < least else high}, which is out of range"
-        )
+        raise ArtifactError(f"{where}: the column {name!r} holds {low if low < least else high}, which is out of range")

@@ -56,9 +56,7 @@ def _rows(stream: IO[bytes], where: str, first: int) -> list[dict[str, Any]]:
             break
         row = _row(line, where, number)
         if row is None:
-            raise ArtifactError(
-                f"{where} line {number} is no JSON object", hint="One object per token and line."
-            )
+            raise ArtifactError(f"{where} line {number} is no JSON object", hint="One object per token and line.")
         rows.append(row)
     return rows
 
@@ -123,13 +121,9 @@ def _check(name: str) -> Any:
     if name in INTEGER:
         return lambda value: type(value) is int and abs(value) < 2**63
     if name in NUMBER:
-        return lambda value: (
-            value is None or type(value) is float or (type(value) is int and abs(value) < 2**53)
-        )
+        return lambda value: value is None or type(value) is float or (type(value) is int and abs(value) < 2**53)
     if name == "sample_id":
-        return lambda value: (
-            (type(value) is str and value != "") or (type(value) is int and abs(value) < 2**63)
-        )
+        return lambda value: (type(value) is str and value != "") or (type(value) is int and abs(value) < 2**63)
     return lambda value: value is None or isinstance(value, (str, int))
 
 

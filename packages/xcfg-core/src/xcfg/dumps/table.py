@@ -154,9 +154,7 @@ def _empty() -> Batch:
 
 def _factorise(ids: NDArray[Any], source: str) -> tuple[NDArray[np.int64], tuple[str, ...]]:
     """Return a number per row, in order of first appearance, and the ids as text."""
-    kinds = (
-        {"text" if isinstance(value, str) else "integer" for value in ids} if ids.dtype == object else set()
-    )
+    kinds = {"text" if isinstance(value, str) else "integer" for value in ids} if ids.dtype == object else set()
     if len(kinds) > 1:
         raise ArtifactError(f"sample_id of {source} is text in some rows and an integer in others")
     unique, first, inverse = np.unique(ids, return_index=True, return_inverse=True)
@@ -187,9 +185,7 @@ def _refuse_duplicates(columns: Batch, sample_ids: tuple[str, ...], source: str)
 
 def _table(columns: Batch, sample_ids: tuple[str, ...], dtypes: Mapping[str, str]) -> DumpTable:
     total = len(columns["position"])
-    counts = (
-        np.bincount(columns["sequence"], minlength=len(sample_ids)) if total else np.zeros(0, dtype=np.int64)
-    )
+    counts = np.bincount(columns["sequence"], minlength=len(sample_ids)) if total else np.zeros(0, dtype=np.int64)
     version, rank = columns.get("weight_version"), columns.get("rank")
     unattested = [f"compute_dtype.{side}" for side in SIDES if not dtypes.get(side)]
     unattested += ["weights", "tokenizer", "transform_chain"]

@@ -84,8 +84,6 @@ def _check_header(path: Path) -> None:
         size = int.from_bytes(stream.read(8), "little")
     total = path.stat().st_size
     if total < 10 or size > total - 8:
-        raise ArtifactError(
-            f"{str(path)!r} is no safetensors file: its header does not fit into {total} bytes"
-        )
+        raise ArtifactError(f"{str(path)!r} is no safetensors file: its header does not fit into {total} bytes")
     if size > LARGEST_HEADER:
         raise ArtifactError(f"the header of {str(path)!r} has {size} bytes, more than {LARGEST_HEADER}")

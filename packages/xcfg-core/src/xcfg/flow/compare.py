@@ -10,12 +10,11 @@ from xcfg.contract import Contract, load_contract
 from xcfg.dumps import DumpTable, read_table
 from xcfg.errors import ArtifactError
 from xcfg.flow.summary import edge_summary
-from xcfg.identity.rollout import Rollout, make_rollout
 from xcfg.plugin._resolve import resolve
 from xcfg.plugin.manager import PluginManager
 from xcfg.plugin.protocols import DumpReader
 from xcfg.plugin.provide import DumpReaderDescriptor
-from xcfg.schema.identity import CheckpointRef
+from xcfg.schema.codec import evolve
 from xcfg.schema.names import Arm, Status, exit_code
 from xcfg.schema.result import Comparison
 from xcfg.schema.summary import (
@@ -81,46 +80,24 @@ def compare_dump(path: Path, manager: PluginManager, *, reader: str | None = Non
 
 
 def judge_dump(table: DumpTable, contract: Contract) -> Comparison:
-    """Return the comparison of a dump; without attested compute dtypes the status is UNOBSERVABLE."""
-    rollout = rollout_of(table)
-    tables = {
-        Arm.TRAINING.value: ScoreTable(
-            arm=Arm.TRAINING.value,
-            compute_dtype=table.dtypes.get("training", ""),
-            logprob=table.training,
-            active=table.active,
-            columns=table.columns,
-            owner_rank=table.rank,
-        ),
-        Arm.ROLLOUT_PREFILL.value: ScoreTable(
-            arm=Arm.ROLLOUT_PREFILL.value,
-            compute_dtype=table.dtypes.get("rollout", ""),
-            logprob=table.rollout,
-            active=table.active,
-            columns={},
-            owner_rank=None,
-        ),
-    }
-    outcome = compare(tables, rollout, contract, verdict_arm=Arm.ROLLOUT_PREFILL.value)
-    return outcome.comparison
+    """Return the comparison of a dump; without attested compute dtypes the status is UNOBSERVABLE.
 
-
-def rollout_of(table: DumpTable) -> Rollout:
-    """Return the dump's tokens as a rollout; its first positions are never active."""
-    count = len(table.token_ids)
-    import numpy as np
-
-    return make_rollout(
-        {
-            "token_ids": table.token_ids,
-            "offsets": table.offsets,
-            "active_mask": table.active,
-            "attention_mask": np.ones(count, dtype=np.bool_),
-            "position_ids": table.positions,
-            "selected_token_ids": table.token_ids,
-            "segment": np.ones(count, dtype=np.int8),
-            "weight_version": table.weight_version,
-        },
-        checkpoint=CheckpointRef(uri="unattested"),
-        request_ids=list(table.sample_ids),
+    The rollout side counts as `recorded`: nobody attests that a dumped value came from decode or from prefill.
+    """
+    training = ScoreTable(
+        arm=Arm.TRAINING.value,
+        compute_dtype=table.dtypes.get("training", ""),
+        logprob=table.training,
+        active=table.active,
+        columns=table.columns,
+        owner_rank=table.rank,
     )
+    recorded = ScoreTable(
+        arm=Arm.RECORDED.value,
+        compute_dtype=table.dtypes.get("rollout", ""),
+        logprob=table.rollout,
+        active=table.active,
+    )
+    tables = {item.arm: item for item in (training, recorded)}
+    comparison = compare(tables, table.as_rollout(), contract, verdict_arm=Arm.RECORDED.value).comparison
+    return evolve(comparison, unattested=table.unattested)

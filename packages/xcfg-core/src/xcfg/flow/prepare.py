@@ -15,6 +15,7 @@ from xcfg.operators import OperatorResolutionError, OperatorSession, ResolutionC
 from xcfg.plugin._compat import unmet
 from xcfg.plugin._resolve import resolve
 from xcfg.plugin.manager import PluginManager
+from xcfg.running.external import EXTERNAL, describe
 from xcfg.running.launch import LaunchSpec
 from xcfg.runtime.environment import scoring_environment
 from xcfg.runtime.fingerprints import fingerprints
@@ -91,9 +92,10 @@ class Preparer:
             "reference": options.training_devices,
         }
 
-    @staticmethod
-    def _usable(manager: PluginManager, name: str, side: str) -> RuntimeDescriptor:
+    def _usable(self, manager: PluginManager, name: str, side: str) -> RuntimeDescriptor:
         record: RuntimeDescriptor = manager.runtime(name).record
+        if record.name == EXTERNAL.name:
+            record = describe(self.loaded.experiment.runtime_options)
         if not record.arms.get(side):
             able = ", ".join(sorted(record.arms)) or "none"
             raise UsageError(

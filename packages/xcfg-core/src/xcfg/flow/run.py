@@ -62,6 +62,7 @@ def run(file: Path, manager: PluginManager, options: RunOptions) -> RunSummary:
             build_timeout=options.build_timeout,
             score_timeout=options.score_timeout,
             on_event=options.on_event,
+            forkserver=True,
         )
         try:
             return Run(loaded, checkpoint, manager, options, recorder, prepared, pool).execute()

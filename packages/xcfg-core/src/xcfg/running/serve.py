@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from xcfg.errors import IdentityError, XcfgError
 from xcfg.plugin.protocols import Generator, RankContext, RuntimeAdapter
-from xcfg.plugin.resolve import resolve
+from xcfg.plugin._resolve import resolve
 from xcfg.running import exchange as files
 from xcfg.running.guard_link import tie_to_supervisor
 from xcfg.schema.codec import evolve, pretty_json

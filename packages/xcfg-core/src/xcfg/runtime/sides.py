@@ -39,7 +39,7 @@ def unsupported(descriptor: RuntimeDescriptor, side: str, knobs: Mapping[str, Va
     for path, value in knobs.items():
         capability = declared.get(path)
         if capability is None:
-            if not open_ended:
+            if not open_ended:  # `*` declares every knob: the runtime is handed it and answers by readback
                 reasons[path] = f"the runtime {descriptor.name!r} does not have this knob on the {side} side"
         elif capability.values and not _has(capability.values, value):
             shown = ", ".join(repr(item) for item in capability.values)

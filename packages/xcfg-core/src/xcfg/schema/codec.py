@@ -98,7 +98,7 @@ def decode_json(data: bytes, kind: type[T], *, source: str = "") -> T:
     return convert(parse_strict(data, source=source), kind, source=source)
 
 
-def evolve(record: T, **changes: Any) -> T:
+def evolve(record: T, /, **changes: Any) -> T:
     """Return a copy of a frozen Struct with some fields changed."""
     return msgspec.structs.replace(record, **changes)  # type: ignore[type-var]
 

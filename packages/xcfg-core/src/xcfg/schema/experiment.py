@@ -127,7 +127,7 @@ class ExperimentV2(Input):
     schema_version: Literal["cross_config.experiment_config.v2"]
     experiment_id: str
     scenario_id: str
-    identity: FrozenIdentity | dict[str, Any]
+    identity: dict[str, Any]
     baseline: dict[str, Any]
     contract_source: str = "ws1"
     contract_version: str = "current"
@@ -143,7 +143,7 @@ class ExperimentV2(Input):
     slices: dict[str, dict[str, list[Any]]] = {}
     controls: ControlsInput = ControlsInput()
     limits: LimitsInput = LimitsInput()
-    runtime_options: RuntimeOptionsInput | dict[str, Any] = {}
+    runtime_options: dict[str, Any] = {}
     requires: list[str] = []
 
 

@@ -37,7 +37,7 @@ class EdgeResult(Record):
     p50 ... p999: linear quantiles of |d|. ratio0: mean exp(d). clipfrac0: share outside the contract's range.
     approx_kl0: mean(exp d - 1 - d). mismatch_kl: mean(-d). chi2: mean(exp(2d)) - 1.
     ess: effective sample size of weights exp(d), as a share. ppl_ratio: exp(mean(-first)) / exp(mean(-second)).
-    finite: false when a diagnostic overflowed; it is then null.
+    A diagnostic that overflows is null.
     """
 
     name: str
@@ -101,7 +101,7 @@ class AssessmentResult(Record):
 
 
 class Comparison(Record):
-    """comparison.json: the whole judgement of one case."""
+    """comparison.json: the whole judgement of one case. unattested: what a foreign dump says nothing about."""
 
     schema_version: str
     status: str
@@ -117,6 +117,7 @@ class Comparison(Record):
     undeclared_differences: tuple[dict[str, Any], ...] = ()
     unobserved_ranks: tuple[str, ...] = ()
     replica_disagreements: tuple[dict[str, Any], ...] = ()
+    unattested: tuple[str, ...] = ()
     contract: dict[str, str] = {}
 
 

@@ -1,1 +1,1 @@
-"""The runtime `cpu-smoke`: a synthetic model without parameters that exercises the framework and proves no numerics."""
+"""The runtime `cpu-smoke`: a model without parameters that exercises the framework and proves no numerics."""

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from xcfg.errors import ExecutionError, LaunchError
-from xcfg.identity.attest import attest_sequence
+from xcfg.identity.attest import attest_sequence, fold
 from xcfg.identity.rollout import Rollout
 from xcfg.plugin.operators import BoundOperator, instantiate
 from xcfg.plugin.protocols import RankContext
@@ -20,6 +20,8 @@ from xcfg.schema.worker import BuildReport, RankRecord, ScoreReport, ScoreReques
 from xcfg_torch.smoke.model import synthetic_logits, vocabulary
 
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
+NO_PARAMETERS = fold(())
+"""The fold over no tensor: there is nothing that a score could change."""
 ARMS = {"training": "training", "rollout": "rollout_prefill"}
 INHERENT: dict[str, Value] = {
     "rollout.tensor_parallel_size": 1,
@@ -27,7 +29,7 @@ INHERENT: dict[str, Value] = {
     "rollout.enable_prefix_caching": False,
     "rollout.enforce_eager": True,
     "rollout.attention_backend": "model_default",
-    "training.attention_backend": "model_default",
+    "training.attention_backend": "eager",
     "training.sharding": "unsharded",
     "batch.padding_side": "right",
     "batch.packing": False,
@@ -56,9 +58,7 @@ class SmokeAdapter:
         if context.world_size != 1:
             raise LaunchError(f"cpu-smoke runs as one rank, not {context.world_size}")
         if "selected_logprob" not in spec.operators:
-            raise LaunchError(
-                "the worker was given no binding of 'selected_logprob'", hint="Bind a smoke operator."
-            )
+            raise LaunchError("the worker was given no binding of 'selected_logprob'", hint="Bind a smoke operator.")
         self._spec, self._operator = spec, instantiate(spec.operators["selected_logprob"])
         name = "rollout.dtype" if spec.side == "rollout" else "training.compute_dtype"
         self._dtype = str(spec.knobs.get(name, "float32"))
@@ -73,7 +73,7 @@ class SmokeAdapter:
             world_size=1,
             compute_dtype=self._observed(),
             applications=self._applications(),
-            weights=WeightReport(method="digest", dtype=self._dtype),
+            weights=WeightReport(method="digest", dtype=self._dtype, fold=NO_PARAMETERS),
             provenance={
                 "engine": "synthetic",
                 "parameters": "none: the model is a closed form",
@@ -87,9 +87,7 @@ class SmokeAdapter:
         started = time.perf_counter()
         spec, operator = self._built()
         if request.arm != ARMS.get(spec.side):
-            raise UnsupportedArmError(
-                f"cpu-smoke cannot score the arm {request.arm!r} on the {spec.side} side"
-            )
+            raise UnsupportedArmError(f"cpu-smoke cannot score the arm {request.arm!r} on the {spec.side} side")
         operator.calls, self._logits_dtypes, self._largest_batch = 0, set(), 0
         knobs = {**spec.knobs, **request.knobs}
         size = knobs.get("batch.size", 1)
@@ -121,6 +119,8 @@ class SmokeAdapter:
                 )
                 for index, span in enumerate(spans)
             ),
+            fold_before=NO_PARAMETERS,
+            fold_after=NO_PARAMETERS,
             forwards=operator.calls,
             counters={"operator.selected_logprob": operator.calls},
             mechanism={"scorer": "closed form", "parameters": "none"},
@@ -154,10 +154,7 @@ class SmokeAdapter:
             group = order[start : start + size]
             self._largest_batch = max(self._largest_batch, len(group))
             flat = np.concatenate(
-                [
-                    rollout.span(int(i)).start + np.flatnonzero(rollout.active[rollout.span(int(i))])
-                    for i in group
-                ]
+                [rollout.span(int(i)).start + np.flatnonzero(rollout.active[rollout.span(int(i))]) for i in group]
             )
             where = torch.from_numpy(flat)
             logits = synthetic_logits(ids[where - 1], positions[where - 1], width, DTYPES[self._dtype])
@@ -182,9 +179,7 @@ class SmokeAdapter:
             if path == "batch.size":
                 continue
             if path in ("rollout.dtype", "training.compute_dtype"):
-                evidence = Evidence(
-                    kind=EvidenceKind.EXECUTION, source="dtype of the logits", detail=self._observed()
-                )
+                evidence = Evidence(kind=EvidenceKind.EXECUTION, source="dtype of the logits", detail=self._observed())
                 result.append(self._application(path, value, self._observed(), evidence, Exercised.YES))
             elif path == "logp.backend":
                 result.append(self._logp(value, operator))
@@ -204,13 +199,9 @@ class SmokeAdapter:
         }
         actual = value if value in known else binding.backend_id
         if operator.calls:
-            evidence = Evidence(
-                kind=EvidenceKind.EXECUTION, source="calls of the operator", detail=str(operator.calls)
-            )
+            evidence = Evidence(kind=EvidenceKind.EXECUTION, source="calls of the operator", detail=str(operator.calls))
             return self._application("logp.backend", value, actual, evidence, Exercised.YES)
-        evidence = Evidence(
-            kind=EvidenceKind.STATE, source="instantiated operator", detail=binding.backend_id
-        )
+        evidence = Evidence(kind=EvidenceKind.STATE, source="instantiated operator", detail=binding.backend_id)
         return self._application("logp.backend", value, actual, evidence, Exercised.UNKNOWN)
 
     def _batch_application(self, knobs: dict[str, Value], sequences: int) -> tuple[KnobApplication, ...]:

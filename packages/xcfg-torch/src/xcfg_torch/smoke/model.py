@@ -1,7 +1,7 @@
 """The synthetic model: logits that follow from id and position alone.
 
 logits[p, v] = -|v - ((id[p] + position[p] + 1) mod V)| / 8, with V = largest id of the rollout + 17. The same
-closed form as the public S0 fixture of RL-Kernel's cross-config validation, so that both give the same six values.
+closed form as the public S0 fixture of RL-Kernel's cross-config validation, so both give the same six values.
 """
 
 from __future__ import annotations

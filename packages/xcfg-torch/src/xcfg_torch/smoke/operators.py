@@ -1,4 +1,4 @@
-"""The two smoke operators. They exist only in the runtime cpu-smoke; SMOKE_OPERATORS.md says how to remove them."""
+"""The two smoke operators of the runtime cpu-smoke; SMOKE_OPERATORS.md says how to remove them."""
 
 from __future__ import annotations
 
