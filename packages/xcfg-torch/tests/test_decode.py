@@ -198,3 +198,9 @@ def test_shuffled_groups_change_batches_and_no_logical_token(built, uneven):
     assert mixed.report.attestations == plain.report.attestations
     assert mixed.report.timeline != plain.report.timeline
     assert np.abs(mixed.values - plain.values).max() < 1e-12
+
+
+def test_text_needs_a_tokenizer(built):
+    request = ScoreRequest(id="g", arm="recorded", generate={"max_new_tokens": 2})
+    with pytest.raises(XcfgError, match="no tokenizer"):
+        built("rollout").adapter.generate(request, [{"text": "Once upon a time"}])

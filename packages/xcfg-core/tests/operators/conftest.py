@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from xcfg.operators import OperatorSession, ResolutionContext, SemanticOperatorCatalog
 from xcfg.schema.operators import OperatorBackendDescriptor
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-
 from xcfg.errors import PluginError, UnknownNameError
 from xcfg.operators import SemanticOperatorCatalog
 

@@ -6,7 +6,6 @@ import hashlib
 import sys
 
 import pytest
-
 from xcfg.errors import PluginError
 from xcfg.operators import package_source_digest
 

@@ -6,7 +6,6 @@ import subprocess
 import sys
 
 import pytest
-
 from xcfg.errors import PluginError
 from xcfg.plugin.operators import instantiate, load_factory, split_factory
 from xcfg.schema.operators import OperatorBinding

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-
 from xcfg.errors import PluginError, UnknownNameError, UsageError
 from xcfg.operators import OperatorResolutionError
 from xcfg.operators.checks import CHECKS
@@ -104,7 +103,9 @@ def test_each_refusal(session, descriptor, context, check, declared, where):
 )
 def test_each_permission(session, descriptor, context, declared, where):
     """If this fails, a refusal is too wide: the pair of the test above must be able to pass."""
-    binding = session(descriptor(**declared)).resolve(OP, "rollout", OperatorChoice(backend="acme.logp"), context(**where))
+    binding = session(descriptor(**declared)).resolve(
+        OP, "rollout", OperatorChoice(backend="acme.logp"), context(**where)
+    )
     assert all(decision.ok for decision in binding.trace)
 
 

@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 
 from xcfg.schema._base import Record
 from xcfg.schema.names import Tier
+
 from xcfg_ops_logp.compare import EndToEnd, Spelling
 
 DTYPE = Spelling(

@@ -9,7 +9,6 @@ from xcfg.errors import NotComparableError, PluginError
 from xcfg.schema._base import Record
 from xcfg.schema.codec import convert, plain
 from xcfg.schema.names import Tier
-
 from xcfg_ops_logp.compare import END_TO_END, blocking, compare_contracts
 from xcfg_ops_logp.contract import (
     GatherSpec,

@@ -7,7 +7,6 @@ import sys
 
 import pluggy
 from xcfg.plugin import PROJECT, spec
-
 from xcfg_ops_logp import plugin
 
 

@@ -9,7 +9,6 @@ import mpmath
 import numpy as np
 import pytest
 import torch
-
 from xcfg.errors import IdentityError, UsageError, XcfgError
 from xcfg.plugin.operators import load_factory
 from xcfg_ops_logp.plugin import REFERENCE

@@ -22,7 +22,7 @@ class Cost:
 
 
 def production(logits: torch.Tensor, selected: torch.Tensor) -> torch.Tensor:
-    """torch's log_softmax in float32 and gather: what both engines do when nobody asks for anything else."""
+    """Torch's log_softmax in float32 and gather: what both engines do when nobody asks for anything else."""
     import torch
 
     return torch.log_softmax(logits.float(), dim=-1).gather(-1, selected.unsqueeze(-1)).squeeze(-1)

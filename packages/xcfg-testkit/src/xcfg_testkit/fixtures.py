@@ -18,7 +18,6 @@ import pytest
 
 if TYPE_CHECKING:
     import pluggy
-
     from xcfg.identity.rollout import Rollout
 
 MARKERS = (
@@ -56,7 +55,6 @@ def tiny_rollout() -> Rollout:
 def empty_plugin_manager() -> pluggy.PluginManager:
     """Return a manager with xcfg's hook specifications and no plugin registered."""
     import pluggy
-
     from xcfg.plugin import PROJECT, spec
 
     manager = pluggy.PluginManager(PROJECT)
@@ -72,6 +70,6 @@ def xcfg_leak_guard() -> Iterator[None]:
     before, back = leaks.snapshot(), leaks.restore()
     yield
     found = leaks.changes(before, leaks.snapshot())
-    back()
     if found:
+        back()
         pytest.fail("the code under test left global state changed: " + "; ".join(found), pytrace=False)

@@ -26,7 +26,9 @@ def _torch_readers() -> dict[str, Callable[[], Any]]:
         "torch cudnn.deterministic": lambda: torch.backends.cudnn.deterministic,
         "torch cudnn.benchmark": lambda: torch.backends.cudnn.benchmark,
         "torch float32 matmul precision": torch.get_float32_matmul_precision,
-        "torch bf16 reduced-precision reduction": lambda: torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction,
+        "torch bf16 reduced-precision reduction": lambda: (
+            torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction
+        ),
         "torch default dtype": torch.get_default_dtype,
         "torch threads": torch.get_num_threads,
         "torch grad mode": torch.is_grad_enabled,
@@ -38,7 +40,7 @@ def snapshot() -> dict[str, Any]:
     """Return the state by name: torch flags and generator, Python's and numpy's generators, the environment."""
     state = {name: read() for name, read in _torch_readers().items()}
     state["random RNG"] = _digest(repr(random.getstate()).encode())
-    state["numpy RNG"] = _digest(repr(np.random.get_state()).encode())  # noqa: NPY002 - the global one is meant
+    state["numpy RNG"] = _digest(repr(np.random.get_state()).encode())
     environment = {name: value for name, value in os.environ.items() if name not in IGNORED_ENVIRONMENT}
     return {**state, **{f"environment {name}": value for name, value in environment.items()}}
 
@@ -61,11 +63,13 @@ def restore() -> Callable[[], None]:
     warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
     cudnn = torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark
     precision, dtype, threads = torch.get_float32_matmul_precision(), torch.get_default_dtype(), torch.get_num_threads()
-    generators = torch.get_rng_state(), random.getstate(), np.random.get_state()  # noqa: NPY002
+    generators = torch.get_rng_state(), random.getstate(), np.random.get_state()
     grad, environment = torch.is_grad_enabled(), dict(os.environ)
 
     def back() -> None:
-        torch.use_deterministic_algorithms(deterministic, warn_only=warn_only)
+        found = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+        if found != (deterministic, warn_only):  # the call imports torch's compiler, which takes seconds
+            torch.use_deterministic_algorithms(deterministic, warn_only=warn_only)
         torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = cudnn
         torch.set_float32_matmul_precision(precision)
         torch.set_default_dtype(dtype)
@@ -73,7 +77,7 @@ def restore() -> Callable[[], None]:
             torch.set_num_threads(threads)
         torch.set_rng_state(generators[0])
         random.setstate(generators[1])
-        np.random.set_state(generators[2])  # noqa: NPY002
+        np.random.set_state(generators[2])
         torch.set_grad_enabled(grad)
         for name in [name for name in os.environ if name not in environment and name not in IGNORED_ENVIRONMENT]:
             del os.environ[name]

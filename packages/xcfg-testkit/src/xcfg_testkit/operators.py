@@ -1,4 +1,4 @@
-"""Two selected-logprob operators by which a runtime proves that it runs what was injected."""
+"""Operators by which a runtime shows that it runs what was injected, and on which logits."""
 
 from __future__ import annotations
 
@@ -34,8 +34,17 @@ def shifted() -> Operator:
     return selected_logprob
 
 
+def normaliser() -> Operator:
+    """Return minus the magnitude of the log-sum-exp of each row: it depends on the logits alone, not on the ids."""
+
+    def selected_logprob(logits: torch.Tensor, selected: torch.Tensor) -> torch.Tensor:
+        return -logits.double().logsumexp(-1).abs()
+
+    return selected_logprob
+
+
 def binding(name: str, side: str) -> OperatorBinding:
-    """Return the binding of `plain` or `shifted` on one side, as a session would hand it to a worker."""
+    """Return the binding of `plain`, `shifted` or `normaliser` on one side, as a session would hand it to a worker."""
     return OperatorBinding(
         operation="selected_logprob",
         side=side,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
-
 from xcfg.identity.rollout import Rollout, make_rollout
 from xcfg.schema.identity import SEGMENT_GENERATED, SEGMENT_PROMPT, CheckpointRef
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import ModuleType
 
 import numpy  # noqa: F401 - before the inner run, which forgets modules that it was first to import
 import pytest
 import torch  # noqa: F401
-
 import xcfg_testkit
 import xcfg_testkit.fakes.knobs
 import xcfg_testkit.fakes.operators
@@ -22,19 +21,14 @@ Outcomes = dict[str, dict[str, set[str]]]
 
 
 class Keep:
-    """Of some classes, run only the tests of one name: a bad fake need not fail slowly everywhere.
+    """Of some classes, run only the tests of one name: a bad fake need not fail slowly everywhere."""
 
-    It also keeps the modules that the inner run imported. pytester forgets them, and parts of torch refuse to be
-    imported a second time in one process.
-    """
-
-    def __init__(self, tests: dict[str, str]) -> None:
-        self.tests = tests
-        self.modules: dict[str, ModuleType] = {}
+    def __init__(self, tests: dict[str, str], modules: dict[str, ModuleType]) -> None:
+        self.tests, self.modules = tests, modules
 
     def pytest_unconfigure(self) -> None:
         """Note what is loaded."""
-        self.modules = {name: module for name, module in sys.modules.items() if name.startswith(("torch", "numpy"))}
+        self.modules.update({name: item for name, item in sys.modules.items() if name.startswith(("torch", "numpy"))})
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         """Drop the others."""
@@ -45,16 +39,26 @@ class Keep:
         return self.tests.get(owner, test.partition("[")[0]) == test.partition("[")[0]
 
 
+@pytest.fixture(autouse=True)
+def kept_modules() -> Iterator[dict[str, ModuleType]]:
+    """Modules that an inner run imported. pytester forgets them, and torch refuses to import parts of itself twice.
+
+    Automatic, so that it is set up before pytester and torn down after it.
+    """
+    modules: dict[str, ModuleType] = {}
+    yield modules
+    for name, module in modules.items():
+        sys.modules.setdefault(name, module)
+
+
 @pytest.fixture
-def reports(pytester: pytest.Pytester) -> Callable[..., list[pytest.TestReport]]:
+def reports(pytester: pytest.Pytester, kept_modules: dict[str, ModuleType]) -> Callable[..., list[pytest.TestReport]]:
     """Run a source in an inner pytest and return its reports."""
 
     def run(source: str, only: dict[str, str] | None = None) -> list[pytest.TestReport]:
         pytester.makepyfile(test_inner="from __future__ import annotations\n" + source)
-        keep = Keep(only or {})
+        keep = Keep(only or {}, kept_modules)
         record = pytester.inline_run("-p", "no:cacheprovider", "--strict-markers", "--tb=no", "-q", plugins=[keep])
-        for name, module in keep.modules.items():
-            sys.modules.setdefault(name, module)
         return record.getreports("pytest_runtest_logreport")
 
     return run

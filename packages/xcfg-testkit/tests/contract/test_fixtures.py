@@ -6,7 +6,6 @@ import subprocess
 import sys
 
 import pytest
-
 from xcfg_testkit import leaks
 
 pytest_plugins = ["pytester"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-
 from xcfg_testkit import KnobContract, PluginContract, SelectedLogprobContract
 from xcfg_testkit.contract.guard import WeakenedContractError, standard_tests
 from xcfg_testkit.fakes.operators import descriptor

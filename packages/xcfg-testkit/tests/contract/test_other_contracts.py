@@ -5,7 +5,6 @@ from __future__ import annotations
 import textwrap
 
 import pytest
-
 from xcfg_testkit.fakes.knobs import BAD as BAD_KNOBS
 
 pytest_plugins = ["pytester"]

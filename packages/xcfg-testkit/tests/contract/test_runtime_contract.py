@@ -19,7 +19,7 @@ BAD = {
     "LowPrecisionColumn": "test_columns",
     "FillsZeros": "test_scores_stand_exactly_where_tokens_are_active",
     "AllActive": "test_scores_stand_exactly_where_tokens_are_active",
-    "WrongShift": "test_a_score_depends_on_its_past_only",
+    "WrongShift": "test_logits_stand_before_their_token",
     "SeesTheFuture": "test_a_score_depends_on_its_past_only",
     "ForgetsRanges": "test_rank_record",
     "Trains": "test_scoring_changes_nothing",

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from xcfg.errors import ConfigError, UsageError
+from xcfg.identity.checkpoint import tokenizer_digest
 from xcfg.schema._base import Input
 from xcfg.schema.codec import convert
 
@@ -83,6 +84,12 @@ def prompt_ids(prompts: Sequence[Any], checkpoint: Path) -> list[list[int]]:
 def _tokenizer(checkpoint: Path) -> Any:
     from transformers import AutoTokenizer
 
+    if not tokenizer_digest(checkpoint):
+        # transformers makes an empty tokenizer from the model type alone, and every text becomes no token.
+        raise UsageError(
+            f"text cannot be a prompt: {checkpoint.name!r} has no tokenizer files",
+            hint='Give prompts as {"token_ids": [...]}.',
+        )
     try:
         return AutoTokenizer.from_pretrained(checkpoint, local_files_only=True)
     except (OSError, ValueError, ImportError, KeyError) as error:

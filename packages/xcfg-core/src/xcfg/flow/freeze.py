@@ -224,9 +224,9 @@ def transform_chain(options: FreezeOptions) -> tuple[str, ...]:
     """Return the ordered transforms under which the recorded values were made: none for raw log probabilities."""
     if options.logprobs_mode == "raw_logprobs":
         return ()
-    chain = [f"temperature:{options.temperature:g}"] if options.temperature != 1 else []
+    chain = [f"temperature:{options.temperature!r}"] if options.temperature != 1 else []
     chain += [f"top_k:{options.top_k}"] if options.top_k else []
-    chain += [f"top_p:{options.top_p:g}"] if options.top_p < 1 else []
+    chain += [f"top_p:{options.top_p!r}"] if options.top_p < 1 else []
     return tuple(chain)
 
 

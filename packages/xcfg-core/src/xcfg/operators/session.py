@@ -47,9 +47,7 @@ class OperatorSession:
         """What this session resolved, in order: the provenance of the case."""
         return tuple(self._bindings)
 
-    def resolve(
-        self, operation: str, side: str, choice: OperatorChoice, context: ResolutionContext
-    ) -> OperatorBinding:
+    def resolve(self, operation: str, side: str, choice: OperatorChoice, context: ResolutionContext) -> OperatorBinding:
         """Return the binding of `choice` on `side`; exact id only, nothing is ranked and nothing replaces it.
 
         Raises UnknownNameError when nobody provides the name, OperatorResolutionError, with the whole trace, when

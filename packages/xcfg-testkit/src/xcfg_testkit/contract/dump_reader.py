@@ -10,10 +10,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
-
 from xcfg.errors import ArtifactError
 from xcfg.plugin import DumpReaderDescriptor
 from xcfg.plugin.operators import load_factory
+
 from xcfg_testkit.contract.guard import Contract
 
 Columns = dict[str, np.ndarray[Any, Any]]

@@ -7,6 +7,7 @@ import re
 from typing import Any, ClassVar
 
 from xcfg.schema.knobs import Choice, IntRange, KnobDefinition
+
 from xcfg_testkit.contract.guard import Contract
 from xcfg_testkit.domains import admits
 

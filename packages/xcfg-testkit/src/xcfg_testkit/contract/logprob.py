@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import pytest
-
 from xcfg.plugin.operators import load_factory
+
 from xcfg_testkit import cost, oracles
 from xcfg_testkit.contract.operator import OperatorContract
 
@@ -150,7 +150,9 @@ class SelectedLogprobContract(OperatorContract):
         logits, selected = case(5, self.long_vocabulary, dtype, device)
         function = self.build()
         first = function(logits, selected)
-        held = all(_same(first, function(logits, selected)) for _ in range(4)) and _same(first, self.build()(logits, selected))
+        held = all(_same(first, function(logits, selected)) for _ in range(4)) and _same(
+            first, self.build()(logits, selected)
+        )
         self._judge("run-to-run", held, record_property)
 
     def test_batch_invariant(self, dtype: str, device: str, record_property: Callable[[str, object], None]) -> None:

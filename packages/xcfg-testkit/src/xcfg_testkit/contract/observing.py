@@ -15,6 +15,7 @@ from xcfg.plugin.protocols import RankContext, RuntimeAdapter
 from xcfg.schema.operators import OperatorBinding
 from xcfg.schema.runtime import KnobApplication, RuntimeDescriptor
 from xcfg.schema.worker import PROTOCOL, BuildReport, ScoreReport, ScoreRequest, WorkerSpec
+
 from xcfg_testkit import operators
 
 if TYPE_CHECKING:

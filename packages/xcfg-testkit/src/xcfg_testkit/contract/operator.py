@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 import pytest
-
 from xcfg.plugin.operators import load_factory, split_factory
 from xcfg.schema.knobs import Choice, IntRange
 from xcfg.schema.operators import OperatorBackendDescriptor
+
 from xcfg_testkit.contract.guard import Contract
 from xcfg_testkit.domains import admits
 

@@ -11,13 +11,13 @@ from typing import Any, ClassVar
 
 import msgspec
 import pluggy
-
 from xcfg.plugin import PROJECT, CommandProvider, DebugMatrix, DumpReaderDescriptor, Profile, RendererDescriptor, spec
 from xcfg.plugin.operators import load_factory, split_factory
 from xcfg.schema.codec import decode_json, pretty_json
 from xcfg.schema.knobs import KnobDefinition
 from xcfg.schema.operators import OperatorBackendDescriptor
 from xcfg.schema.runtime import CheckpointDescriptor, RuntimeDescriptor
+
 from xcfg_testkit.contract.guard import Contract
 
 RECORDS: dict[str, type[msgspec.Struct]] = {
@@ -56,17 +56,12 @@ class PluginContract(Contract):
     def records(self) -> list[tuple[str, Any]]:
         """Return (hook, record) for everything that the plugin registers."""
         manager = self.manager()
-        return [
-            (name, record)
-            for name in RECORDS
-            for records in getattr(manager.hook, name)()
-            for record in records
-        ]
+        return [(name, record) for name in RECORDS for records in getattr(manager.hook, name)() for record in records]
 
     def test_it_is_light(self) -> None:
         """Failing means that `xcfg --help` waits for an engine. Import it inside the factory, not in the plugin."""
         code = f"import {self.module}, sys; print(*[name for name in {HEAVY!r} if name in sys.modules])"
-        done = subprocess.run(  # noqa: S603 - our own interpreter
+        done = subprocess.run(
             [sys.executable, "-c", code], capture_output=True, text=True, check=False
         )
         assert done.returncode == 0, done.stderr

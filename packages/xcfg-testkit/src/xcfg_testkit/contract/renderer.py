@@ -7,6 +7,7 @@ from typing import ClassVar
 from xcfg.plugin import RendererDescriptor
 from xcfg.plugin.operators import load_factory
 from xcfg.schema.summary import RUN_SUMMARY, CaseSummary, ContractSummary, EdgeSummary, RunSummary, Seconds
+
 from xcfg_testkit.contract.guard import Contract
 
 FIGURES = EdgeSummary(

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import pytest
-
 from xcfg.identity.attest import expected_attestations
 from xcfg.plugin.protocols import RuntimeAdapter
 from xcfg.schema.names import Applied, EvidenceKind, Phase
 from xcfg.schema.runtime import Capability, RuntimeDescriptor
 from xcfg.schema.worker import SCORE_COLUMNS
+
 from xcfg_testkit import operators
 from xcfg_testkit.contract.guard import Contract
 from xcfg_testkit.contract.observing import Observation, Session, Setup, is_number, observe, same_bits
@@ -262,21 +262,37 @@ class RuntimeContract(Contract):
         assert tags <= allowed and Phase.DECODE.value in tags, f"active tokens are tagged {sorted(tags)}"
 
     def test_a_score_depends_on_its_past_only(self, side: str, arm: str, tmp_path: Path) -> None:
-        """Failing means a wrong shift or mask: the first token must move later scores, the last one only its own."""
+        """Failing means a wrong mask or position: the first token must move later scores, the last only its own."""
         base = tiny_rollout(vocabulary=self.vocabulary)
         last = int(base.offsets[1]) - 1
         with Session(self.setup_of(side, tmp_path), base) as session:
             session.build()
             plain = session.score(arm, base)[1]["selected_logprob"]
-            first, final = (
-                session.score(arm, self._edited(base, index))[1]["selected_logprob"] for index in (0, last)
-            )
+            first, final = (session.score(arm, self._edited(base, index))[1]["selected_logprob"] for index in (0, last))
         active = np.flatnonzero(base.active[: last + 1])
         assert any(plain[index] != first[index] for index in active), "the first token moved no later score"
         assert plain[last] != final[last], "another last token kept its score"
         if self.run_to_run:
             assert same_bits(plain[:last], final[:last]), "the last token moved a score before it"
             assert same_bits(plain[last + 1 :], final[last + 1 :]), "a token moved the score of another sequence"
+
+    def test_logits_stand_before_their_token(self, side: str, arm: str, tmp_path: Path) -> None:
+        """Failing means an off-by-one: the logits that score a token already know it.
+
+        Score the token at position p from the logits at p - 1. An operator that reads the row and not the id must
+        give the last token of a sequence the same value, whichever token stands there.
+        """
+        if "selected_logprob" not in self.descriptor.operators or not self.run_to_run:
+            pytest.skip("needs an injected operator and equal bits from run to run")
+        base = tiny_rollout(vocabulary=self.vocabulary)
+        last = int(base.offsets[1]) - 1
+        with Session(self.setup_of(side, tmp_path).but(operator="normaliser"), base) as session:
+            session.build()
+            values = {
+                float(session.score(arm, rollout)[1]["selected_logprob"][last])
+                for rollout in (base, *(self._edited(base, last, step) for step in (1, 2, 3)))
+            }
+        assert len(values) == 1, f"the row of the last token changes with that token: {sorted(values)}"
 
     def test_the_injected_operator_runs(self, side: str, arm: str, tmp_path: Path) -> None:
         """Failing means that the bound backend is not what scored. Call `instantiate(spec.operators[...])`.
@@ -304,8 +320,8 @@ class RuntimeContract(Contract):
             pass
         session.adapter.close()
 
-    def _edited(self, base: Any, index: int) -> Any:
-        edits = {index: _other(base.token_ids[index], self.vocabulary)}
+    def _edited(self, base: Any, index: int, step: int = 1) -> Any:
+        edits = {index: _other(int(base.token_ids[index]) + step - 1, self.vocabulary)}
         return tiny_rollout(vocabulary=self.vocabulary, edits=edits)
 
     def _applications(self, setup: Setup, arm: str) -> tuple[Any, ...]:

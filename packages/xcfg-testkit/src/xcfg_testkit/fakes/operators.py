@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import torch
-
 from xcfg.schema.operators import OperatorBackendDescriptor
 
 if TYPE_CHECKING:

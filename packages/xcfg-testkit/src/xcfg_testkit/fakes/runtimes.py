@@ -10,7 +10,6 @@ import random
 from typing import Any, ClassVar
 
 import torch
-
 from xcfg.errors import LaunchError
 from xcfg.identity.attest import attest_sequence, fold
 from xcfg.identity.rollout import Rollout
@@ -72,7 +71,7 @@ class GoodAdapter:
             world_size=1,
             compute_dtype=str(tables["bigram"].dtype).removeprefix("torch."),
             applications=self.construction(spec),
-            weights=WeightReport(method="digest", dtype=name, tensors={key: "0" * 64 for key in tables}),
+            weights=WeightReport(method="digest", dtype=name, tensors=dict.fromkeys(tables, "0" * 64)),
             provenance={"torch": torch.__version__},
         )
 
@@ -129,7 +128,9 @@ class GoodAdapter:
         for index in range(rollout.sequence_count):
             span = rollout.span(index)
             ids = [int(token) for token in rollout.token_ids[span]]
-            logits = torch.cat([self.logits(ids[: end + 1])[-1:] for end in range(len(ids))]) if decode else self.logits(ids)
+            logits = (
+                torch.cat([self.logits(ids[: end + 1])[-1:] for end in range(len(ids))]) if decode else self.logits(ids)
+            )
             singles += self.singles(len(ids)) if decode else 0
             where = active[span].nonzero()[:, 0]
             wanted = torch.tensor(ids)[where]
@@ -225,7 +226,9 @@ class AcceptsAnyDtype(CopiesRequest):
         report = super().build(_with(spec, path, "float32"), context)
         self.spec = spec
         found = (self.application(path, self.asked, self.asked, EvidenceKind.STATE, "spec"), *report.applications[1:])
-        return BuildReport(**{name: getattr(report, name) for name in report.__struct_fields__} | {"applications": found})
+        return BuildReport(
+            **{name: getattr(report, name) for name in report.__struct_fields__} | {"applications": found}
+        )
 
 
 class RanOtherDtype(GoodAdapter):
@@ -234,7 +237,9 @@ class RanOtherDtype(GoodAdapter):
     def construction(self, spec: WorkerSpec) -> tuple[KnobApplication, ...]:
         """Report another actual value with the status applied."""
         first, *rest = super().construction(spec)
-        lie = KnobApplication(**{name: getattr(first, name) for name in first.__struct_fields__} | {"actual": "bfloat16"})
+        lie = KnobApplication(
+            **{name: getattr(first, name) for name in first.__struct_fields__} | {"actual": "bfloat16"}
+        )
         return (lie, *rest)
 
 
