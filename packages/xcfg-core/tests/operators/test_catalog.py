@@ -61,7 +61,7 @@ def test_one_name_twice_is_a_conflict_that_names_both(descriptor, provided):
         provided(descriptor("one", aliases=("shared",)), "dist-a"),
         provided(descriptor("shared"), "dist-b"),
     ]
-    with pytest.raises(PluginError, match="'shared'.*dist-a.*dist-b"):
+    with pytest.raises(PluginError, match=r"'shared'.*dist-a.*dist-b"):
         SemanticOperatorCatalog.from_provided(items)
 
 

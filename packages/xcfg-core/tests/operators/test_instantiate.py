@@ -68,7 +68,7 @@ def test_what_cannot_be_instantiated(kernels, factory, message):
 def test_unknown_options_name_the_backend(kernels):
     """If this fails, a TypeError of foreign code is all that a person sees."""
     (kernels / "narrow.py").write_text("def build(*, rows):\n    return print\n")
-    with pytest.raises(PluginError, match="backend 'x'.*columns"):
+    with pytest.raises(PluginError, match=r"backend 'x'.*columns"):
         instantiate(binding("throwaway_kernels.narrow:build", columns=1))
 
 

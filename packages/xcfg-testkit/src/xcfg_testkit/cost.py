@@ -15,7 +15,11 @@ Operator = Callable[["torch.Tensor", "torch.Tensor"], "torch.Tensor"]
 
 @dataclass(frozen=True)
 class Cost:
-    """seconds: the fastest of three calls. peak_bytes: most memory that one call held at a time, beside its inputs; -1 unknown."""
+    """What a call costs.
+
+    seconds: the fastest of three calls. peak_bytes: the most memory that one call held at a time, beside its inputs;
+    -1 where it could not be seen.
+    """
 
     seconds: float
     peak_bytes: int
@@ -32,7 +36,10 @@ def measure(function: Operator, logits: torch.Tensor, selected: torch.Tensor) ->
     """Return the cost of one call, after one that is not counted."""
     import torch
 
-    synchronize = torch.cuda.synchronize if logits.is_cuda else (lambda: None)
+    def synchronize() -> None:
+        if logits.is_cuda:
+            torch.cuda.synchronize()
+
     function(logits, selected)
     seconds = []
     for _ in range(3):

@@ -21,8 +21,8 @@ def test_overriding_without_a_reason_is_refused():
         def override(self):
             pass
 
+        body = override if mark is None else mark(override)
         with pytest.raises(WeakenedContractError, match="test_no_rows"):
-            body = override if mark is None else mark(override)
             type("TestX", (SelectedLogprobContract,), {"descriptor": descriptor("good"), "test_no_rows": body})
 
 

@@ -25,6 +25,10 @@ BAD = {
     "takes_anything": "test_unknown_options_are_refused",
     "no_callable": "test_factory_builds_a_callable",
 }
+ROWS = (
+    "options=(OptionDefinition(name='rows', domain=IntRange(minimum=1, maximum={maximum}), default={default}),), "
+    "factory='xcfg_testkit.fakes.operators:narrow'"
+)
 DESCRIPTORS = {
     "Targets": ("targets=('both',)", "test_descriptor_speaks_the_vocabulary"),
     "Dtypes": ("dtypes=('bf16',)", "test_descriptor_speaks_the_vocabulary"),
@@ -38,13 +42,11 @@ DESCRIPTORS = {
     "Tp": ("properties=('tp-invariant',)", "test_tp_invariant_claims_are_proved"),
     "Peer": ("properties=('bitwise-equal-to:other',)", "test_bitwise_equal_to"),
     "Default": (
-        "options=(OptionDefinition(name='rows', domain=IntRange(minimum=1), default=0),), "
-        "factory='xcfg_testkit.fakes.operators:narrow'",
+        ROWS.format(maximum=None, default=0),
         "test_option_defaults_lie_in_their_domains",
     ),
     "Domain": (
-        "options=(OptionDefinition(name='rows', domain=IntRange(minimum=1, maximum=9), default=1),), "
-        "factory='xcfg_testkit.fakes.operators:narrow'",
+        ROWS.format(maximum=9, default=1),
         "test_every_option_value_is_accepted",
     ),
 }
@@ -86,7 +88,8 @@ def test_what_is_not_claimed_is_not_demanded_but_reported(outcomes):
     """If this fails, a backend must claim what it cannot do, or its abilities are not measured."""
     found = outcomes(
         HEAD + "class TestModest(SelectedLogprobContract):\n"
-        "    descriptor = descriptor('depends_on_rows', properties=())\n    cost_shape, long_vocabulary = (4, 64), 4096\n"
+        "    descriptor = descriptor('depends_on_rows', properties=())\n"
+        "    cost_shape, long_vocabulary = (4, 64), 4096\n"
     )
     assert found["TestModest"]["test_batch_invariant"] == {"skipped"}
     assert found["TestModest"]["test_run_to_run"] == {"skipped"}

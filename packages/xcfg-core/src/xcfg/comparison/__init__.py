@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from xcfg.comparison.compare import CompareOutcome, compare
 from xcfg.comparison.coupled import coupled_changes, side_differences
+from xcfg.comparison.decode_gate import decode_errors
 from xcfg.comparison.identity_gate import identity_errors, transform_errors
 from xcfg.comparison.recheck import same_comparison
 from xcfg.comparison.tables import ScoreTable
@@ -13,6 +14,7 @@ __all__ = [
     "ScoreTable",
     "compare",
     "coupled_changes",
+    "decode_errors",
     "identity_errors",
     "same_comparison",
     "side_differences",

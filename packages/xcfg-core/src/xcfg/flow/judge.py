@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from xcfg.comparison import CompareOutcome, ScoreTable, compare, coupled_changes, identity_errors
+from xcfg.comparison import CompareOutcome, ScoreTable, compare, coupled_changes, decode_errors, identity_errors
 from xcfg.contract import Contract
 from xcfg.flow.documents import Actual, IdentityDocument, Requested
 from xcfg.identity.rollout import Rollout
@@ -87,6 +87,8 @@ def _identity(
         errors = identity_errors(
             rollout, expected_weights=expected, build_reports=builds, score_reports=reports, transforms_of=training
         )
+        if arm == Arm.ROLLOUT_DECODE.value:
+            errors += decode_errors(rollout, scores[arm], reports)
         if errors:
             found[arm] = tuple(f"{arm}: {text}" for text in errors)
     return found

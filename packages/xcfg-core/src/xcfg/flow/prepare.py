@@ -11,11 +11,10 @@ from xcfg.errors import UsageError
 from xcfg.flow.checkpoints import Checkpoint
 from xcfg.flow.inputs import Loaded
 from xcfg.flow.options import RunOptions
+from xcfg.flow.runtimes import Runtimes
 from xcfg.operators import OperatorResolutionError, OperatorSession, ResolutionContext, SemanticOperatorCatalog
-from xcfg.plugin._compat import unmet
 from xcfg.plugin._resolve import resolve
 from xcfg.plugin.manager import PluginManager
-from xcfg.running.external import EXTERNAL, describe
 from xcfg.running.launch import LaunchSpec
 from xcfg.runtime.environment import scoring_environment
 from xcfg.runtime.fingerprints import fingerprints
@@ -74,48 +73,29 @@ class Preparer:
     """Turns cases into jobs; holds what is equal for all cases of one run."""
 
     def __init__(
-        self, loaded: Loaded, manager: PluginManager, options: RunOptions, checkpoint: Checkpoint, rollout_folder: str
+        self,
+        loaded: Loaded,
+        manager: PluginManager,
+        options: RunOptions,
+        runtimes: Runtimes,
+        checkpoint: Checkpoint,
+        rollout_folder: str,
     ) -> None:
-        """Check that both runtimes exist, are installed and can score their side."""
-        self.loaded, self.options, self.checkpoint = loaded, options, checkpoint
-        self.rollout_folder = rollout_folder
+        """Keep what every case shares; nothing is started."""
+        self.loaded, self.options, self.runtimes = loaded, options, runtimes
+        self.checkpoint, self.rollout_folder = checkpoint, rollout_folder
         self.definitions: dict[str, KnobDefinition] = manager.knobs()
         self.backends = manager.operator_backends()
-        self.descriptors = {
-            "rollout": self._usable(manager, options.rollout, "rollout"),
-            "training": self._usable(manager, options.training, "training"),
-        }
-        self.reference_runtime = self._reference_runtime(manager)
         self.devices = {
             "rollout": options.rollout_devices,
             "training": options.training_devices,
             "reference": options.training_devices,
         }
 
-    def _usable(self, manager: PluginManager, name: str, side: str) -> RuntimeDescriptor:
-        record: RuntimeDescriptor = manager.runtime(name).record
-        if record.name == EXTERNAL.name:
-            record = describe(self.loaded.experiment.runtime_options)
-        if not record.arms.get(side):
-            able = ", ".join(sorted(record.arms)) or "none"
-            raise UsageError(
-                f"the runtime {name!r} cannot score the {side} side", hint=f"It scores: {able}. Name another runtime."
-            )
-        return record
-
-    def _reference_runtime(self, manager: PluginManager) -> RuntimeDescriptor | None:
-        able = [
-            item.record
-            for item in manager.runtimes()
-            if item.record.arms.get("reference") and not unmet(item.record.requires)
-        ]
-        chosen = [record for record in able if record.name in (self.options.training, self.options.rollout)]
-        return next(iter(chosen or sorted(able, key=lambda record: record.name)), None)
-
     @cached_property
     def verdict_arm(self) -> str:
         """rollout_decode where the rollout runtime replays, else rollout_prefill; fixed for the experiment."""
-        descriptor = self.descriptors["rollout"]
+        descriptor = self.runtimes.rollout
         decode = descriptor.forced_replay and Arm.ROLLOUT_DECODE.value in descriptor.arms["rollout"]
         return Arm.ROLLOUT_DECODE.value if decode else Arm.ROLLOUT_PREFILL.value
 
@@ -124,7 +104,7 @@ class Preparer:
         reasons: dict[str, str] = {}
         jobs: dict[str, ScoreJob] = {}
         for side in ("training", "rollout"):
-            descriptor = self.descriptors[side]
+            descriptor = self.runtimes.of(side)
             knobs = side_knobs(case.knobs, self.definitions, side)
             reasons.update(unsupported(descriptor, side, knobs))
             if reasons:
@@ -146,7 +126,7 @@ class Preparer:
         return PreparedCase(case=case, jobs=jobs, reference=self._reference(case), verdict_arm=self.verdict_arm)
 
     def _arms(self, side: str) -> tuple[str, ...]:
-        return self.descriptors[side].arms[side]
+        return self.runtimes.of(side).arms[side]
 
     def _place(
         self, descriptor: RuntimeDescriptor, side: str, knobs: Mapping[str, Value], options: Mapping[str, Any]
@@ -264,7 +244,7 @@ class Preparer:
 
     def _reference(self, case: ExperimentCase) -> dict[str, ScoreJob]:
         """Return the jobs of the precision budget: one precise score, and plain eager and sdpa per compute dtype."""
-        descriptor = self.reference_runtime
+        descriptor = self.runtimes.reference
         if descriptor is None or not self.loaded.plan.reference or self.checkpoint.folder is None:
             return {}
         dtypes = sorted({str(case.knobs["rollout.dtype"]), str(case.knobs["training.compute_dtype"])})

@@ -17,6 +17,7 @@ from xcfg.flow.options import RunOptions
 from xcfg.flow.prepare import PreparedCase, Preparer, ScoreJob
 from xcfg.flow.record import Recorder, failure_document, failure_of
 from xcfg.flow.resume import resumable
+from xcfg.flow.runtimes import choose_runtimes
 from xcfg.flow.scores import ScoreFailure, Scorer, SideScore
 from xcfg.flow.summary import case_summary, run_summary
 from xcfg.plugin.manager import PluginManager
@@ -32,6 +33,7 @@ def run(file: Path, manager: PluginManager, options: RunOptions) -> RunSummary:
     Raises UsageError and IdentityError before anything is started. Ctrl-C ends with exit_code 130 in the summary.
     """
     loaded = load_inputs(file, manager, options.selection)
+    runtimes = choose_runtimes(loaded.experiment, manager, options)
     checkpoint = find_checkpoint(
         loaded.rollout.manifest.checkpoint.uri,
         manager,
@@ -41,7 +43,7 @@ def run(file: Path, manager: PluginManager, options: RunOptions) -> RunSummary:
     )
     store = Store(options.output_root, loaded.experiment.experiment_id, on_boundary=options.on_boundary)
     rollout_folder = store.put_rollout(loaded.rollout)
-    preparer = Preparer(loaded, manager, options, checkpoint, str(rollout_folder))
+    preparer = Preparer(loaded, manager, options, runtimes, checkpoint, str(rollout_folder))
     prepared = [preparer.prepare(case) for case in loaded.plan.cases]
     revision = store.open_experiment(
         describe(loaded), [plain(case) for case in loaded.plan.cases], plain(loaded.plan.identity)

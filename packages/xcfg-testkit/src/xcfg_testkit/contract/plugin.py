@@ -61,9 +61,7 @@ class PluginContract(Contract):
     def test_it_is_light(self) -> None:
         """Failing means that `xcfg --help` waits for an engine. Import it inside the factory, not in the plugin."""
         code = f"import {self.module}, sys; print(*[name for name in {HEAVY!r} if name in sys.modules])"
-        done = subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, check=False
-        )
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         assert not done.stdout.strip(), f"importing {self.module} also imports {done.stdout.strip()}"
 

@@ -69,7 +69,8 @@ class RendererContract(Contract):
 
     def test_descriptor(self) -> None:
         """Failing means that no file name selects the renderer. Suffixes start with a dot."""
-        assert self.descriptor.name.strip() and self.descriptor.summary.strip()
+        assert self.descriptor.name.strip(), "no name"
+        assert self.descriptor.summary.strip(), "no summary"
         assert self.descriptor.suffixes, "no suffixes"
         assert all(suffix.startswith(".") and len(suffix) > 1 for suffix in self.descriptor.suffixes)
 

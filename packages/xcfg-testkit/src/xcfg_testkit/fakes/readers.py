@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import pickle
 from collections.abc import Iterator
@@ -138,8 +139,6 @@ class Unpickles(Good):
 
     def rows(self, path: Path) -> list[dict[str, Any]]:
         """Execute whatever is there."""
-        try:
+        with contextlib.suppress(pickle.UnpicklingError, EOFError, ValueError, OSError):
             pickle.loads(path.read_bytes())  # noqa: S301 - the fault that the contract must catch
-        except (pickle.UnpicklingError, EOFError, ValueError, OSError):
-            pass
         return super().rows(path)
