@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,19 +22,20 @@ ROWS = 1024
 
 @dataclass(frozen=True)
 class Side:
-    """How one side is run. ranks > 1 shards over that many processes, each with its share of the cores."""
+    """How one side is run. logprob: the precision of log_softmax. ranks: processes that share batches and cores."""
 
     dtype: str = "bfloat16"
     attention: str = "model_default"
     batch_size: int = 8
     padding_side: str = "right"
     packing: bool = False
+    logprob: str = "float32"
     ranks: int = 1
 
 
 @dataclass(frozen=True)
 class Scoring:
-    """One pass over the rollout: `arm` is prefill, decode or plain (prefill with a float64 log_softmax)."""
+    """One pass over the rollout: `arm` is prefill or decode."""
 
     arm: str
     side: Side
@@ -87,7 +88,10 @@ def read_rollout(folder: Path) -> Frozen:
 
 def load_model(folder: Path, dtype: str, attention: str) -> Any:
     from transformers import AutoModelForCausalLM
+    from transformers.utils import logging
 
+    quiet: Any = logging
+    quiet.disable_progress_bar()
     chosen = {} if attention == "model_default" else {"attn_implementation": attention}
     loader: Any = AutoModelForCausalLM
     model = loader.from_pretrained(folder, dtype=getattr(torch, dtype), local_files_only=True, **chosen)
@@ -99,16 +103,9 @@ def padding_id(model: Any) -> int:
     return wanted if isinstance(wanted, int) and 0 <= wanted < model.config.vocab_size else 0
 
 
-def log_softmax32(logits: torch.Tensor, ids: Ints) -> Floats:
-    """What trainers do: upcast, log_softmax, gather."""
-    return _gather(torch.log_softmax(logits.float(), dim=-1), ids)
-
-
-def log_softmax64(logits: torch.Tensor, ids: Ints) -> Floats:
-    return _gather(torch.log_softmax(logits.double(), dim=-1), ids)
-
-
-def _gather(table: torch.Tensor, ids: Ints) -> Floats:
+def log_softmax(logits: torch.Tensor, ids: Ints, precision: str) -> Floats:
+    """What trainers do (in float32): upcast, log_softmax, gather."""
+    table = torch.log_softmax(logits.to(getattr(torch, precision)), dim=-1)
     picked: Floats = table.gather(-1, torch.from_numpy(ids)[:, None])[:, 0].numpy()
     return picked
 
@@ -138,7 +135,7 @@ def packed(frozen: Frozen, spans: Sequence[slice]) -> dict[str, torch.Tensor]:
     return {"input_ids": torch.from_numpy(ids)[None], "position_ids": torch.from_numpy(positions)[None]}
 
 
-def prefill(model: Any, frozen: Frozen, side: Side, pick: Callable[[torch.Tensor, Ints], Floats]) -> Scored:
+def prefill(model: Any, frozen: Frozen, side: Side) -> Scored:
     """Teacher forcing: one forward per batch; the logits of column c - 1 score the token in column c."""
     values = np.full(len(frozen.ids), np.nan, dtype=np.float32)
     batches = groups(frozen, side.batch_size)
@@ -158,7 +155,7 @@ def prefill(model: Any, frozen: Frozen, side: Side, pick: Callable[[torch.Tensor
             for at in range(0, len(flat), ROWS):
                 part = slice(at, at + ROWS)
                 chosen = logits[torch.from_numpy(rows[part]), torch.from_numpy(columns[part])]
-                values[flat[part]] = pick(chosen, frozen.ids[flat[part]])
+                values[flat[part]] = log_softmax(chosen, frozen.ids[flat[part]], side.logprob)
     return Scored(values, np.zeros(len(values), dtype=np.bool_))
 
 
@@ -194,7 +191,7 @@ def _replay(model: Any, frozen: Frozen, side: Side, group: Iterable[int], scored
     while True:
         hit = np.flatnonzero(running & frozen.active[np.minimum(now, stop - 1)])
         if len(hit):
-            scored.values[now[hit]] = log_softmax32(logits[torch.from_numpy(hit)], frozen.ids[now[hit]])
+            scored.values[now[hit]] = log_softmax(logits[torch.from_numpy(hit)], frozen.ids[now[hit]], side.logprob)
             scored.decoded[now[hit]] = steps > 0
         running &= now + 1 < stop
         if not running.any():

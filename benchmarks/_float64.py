@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from _by_hand import Frozen, Scored, log_softmax64
+from _by_hand import Frozen, Scored, log_softmax
 from safetensors import safe_open
 
 
@@ -33,7 +33,7 @@ def reference64(folder: Path, frozen: Frozen) -> Scored:
         ids, positions = torch.from_numpy(frozen.ids[span]), torch.from_numpy(frozen.positions[span])
         logits = _forward64(weights, config, ids, positions)
         inside = np.flatnonzero(frozen.active[span])
-        values[span.start + inside] = log_softmax64(logits[inside - 1], frozen.ids[span][inside])
+        values[span.start + inside] = log_softmax(logits[inside - 1], frozen.ids[span][inside], "float64")
     return Scored(values, np.zeros(len(values), dtype=np.bool_))
 
 

@@ -2,7 +2,7 @@
 
 Runs `xcfg run EXPERIMENT` (or takes the runs of an earlier one), reads what it sealed as plain JSON, runs
 independent_script.py on the same tokens under the same settings, and prints the largest disagreement. Exit code 1
-where a status differs or a figure differs by more than 1e-6 (absolute or relative).
+where a status or a count differs, or a figure by more than 1e-6 of itself.
 """
 
 from __future__ import annotations
@@ -20,9 +20,13 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 AGREE = 1e-6
+TINY = 1e-9
+"""A figure below this is compared absolutely, on this scale: it is a rest of cancellation."""
 FIGURES = ("active_tokens", "mismatches", "max_abs", "mean_abs", "rms", "p99_abs", "approx_kl0")
 BUDGET = ("b_training", "b_rollout", "r_training", "r_rollout", "r_gap", "bias")
 SCORED = ("PASS", "MISMATCH")
+PRECISION = {"native": "float32", "xcfg.reference_logp": "float64"}
+"""Precision of log_softmax by operator backend."""
 
 
 def stored_cases(home: Path) -> list[dict[str, Any]]:
@@ -51,6 +55,7 @@ def sides(requested: dict[str, Any]) -> dict[str, Any]:
             "batch_size": of("batch.size"),
             "padding_side": of("batch.padding_side", "left" if name == "rollout" else "right"),
             "packing": of("batch.packing", False),
+            "logprob": PRECISION[requested["operators"]["selected_logprob"][name]["backend"]],
             "ranks": ranks,
         }
 
@@ -107,11 +112,10 @@ def _row(case: str, edge: str, figures: dict[str, list[Any]]) -> dict[str, Any]:
 
 
 def _gap(first: Any, second: Any) -> float:
-    """Return the smaller of the absolute and the relative difference; infinite where two values must be equal."""
+    """Return the relative difference of two figures; infinite where two values that must be equal are not."""
     if not (isinstance(first, float) and isinstance(second, float)):
         return 0.0 if first == second else math.inf
-    gap = abs(first - second)
-    return min(gap, gap / max(abs(first), abs(second))) if gap else 0.0
+    return abs(first - second) / max(abs(first), abs(second), TINY)
 
 
 def show(rows: list[dict[str, Any]], skipped: list[dict[str, Any]]) -> None:
@@ -120,15 +124,18 @@ def show(rows: list[dict[str, Any]], skipped: list[dict[str, Any]]) -> None:
     for row in rows:
         figures = row["figures"]
         if "status" in figures:
+            status, tokens, top = (figures[name][0] for name in ("status", "active_tokens", "max_abs"))
             over = "/".join(str(value) for value in figures["mismatches"])
-            line = f"{figures['status'][0]:<12} {figures['active_tokens'][0]:>7} {over:>11} {figures['max_abs'][0]:>10.3g}"
+            line = f"{status:<12} {tokens:>7} {over:>11} {top:>10.3g}"
         else:
             ratios = [figures[name][0] for name in ("r_training", "r_rollout", "r_gap")]
             line = "R " + " ".join("-" if ratio is None else f"{ratio:.4f}" for ratio in ratios)
-        print(f"{row['case'][:44]:<44} {row['edge']:<30} {line:<43} {row['gap']:>9.1e}{'' if row['agrees'] else '  DIFFERS'}")
+        end = "" if row["agrees"] else "  DIFFERS"
+        print(f"{row['case'][:44]:<44} {row['edge']:<30} {line:<43} {row['gap']:>9.1e}{end}")
     for case in skipped:
         print(f"{case['name']}: {case['found']['status']}, nothing to compare")
-    print(f"{len(rows)} rows, {sum(row['agrees'] for row in rows)} agree; largest {max(row['gap'] for row in rows):.2e}")
+    largest = max((row["gap"] for row in rows), default=0.0)
+    print(f"{len(rows)} rows, {sum(row['agrees'] for row in rows)} agree; the largest disagreement is {largest:.2e}")
 
 
 def main() -> int:

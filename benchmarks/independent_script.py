@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -34,8 +33,6 @@ from _by_hand import (
     Side,
     decode,
     load_model,
-    log_softmax32,
-    log_softmax64,
     prefill,
     read_rollout,
 )
@@ -62,7 +59,7 @@ def needed(training: Side, rollout: Side) -> dict[str, Scoring | None]:
 
 
 def _plain(dtype: str, attention: str) -> Scoring:
-    return Scoring("plain", Side(dtype=dtype, attention=attention, batch_size=1))
+    return Scoring("prefill", Side(dtype=dtype, attention=attention, batch_size=1, logprob="float64"))
 
 
 def distinct(settings: Sequence[tuple[str, Side, Side]]) -> list[Scoring | None]:
@@ -99,9 +96,7 @@ def score_all(
 def _score(folder: Path, model: Any, frozen: Frozen, item: Scoring | None) -> Scored:
     if item is None:
         return reference64(folder, frozen)
-    if item.arm == "decode":
-        return decode(model, frozen, item.side)
-    return prefill(model, frozen, item.side, log_softmax64 if item.arm == "plain" else log_softmax32)
+    return (decode if item.arm == "decode" else prefill)(model, frozen, item.side)
 
 
 def edge(first: Floats, second: Floats, mask: Bools, threshold: float | None) -> dict[str, Any]:
@@ -177,27 +172,29 @@ def budget(
     sequence = np.searchsorted(frozen.offsets, where, side="right") - 1
     table = np.stack([np.bincount(sequence, weights=term, minlength=frozen.count) for term in terms], axis=1)
     table = table[table[:, 0] > 0]
-    point = _ratios(table.sum(axis=0))
+    point = _ratios(table.sum(axis=0, keepdims=True))
     drawn = np.random.default_rng(seed).integers(len(table), size=(RESAMPLES, len(table)))
-    samples = [_ratios(table[rows].sum(axis=0)) for rows in drawn]
-    result: dict[str, Any] = {"reference_dtype": precise, **{name: point[name] for name in ("b_training", "b_rollout")}}
+    samples = _ratios(np.stack([table[:, column][drawn].sum(axis=1) for column in range(table.shape[1])], axis=1))
+    result: dict[str, Any] = {"reference_dtype": precise}
+    result |= {name: float(point[name][0]) for name in ("b_training", "b_rollout")}
     for name in ("r_training", "r_rollout", "r_gap", "bias"):
         tail = (1 - LEVEL) / 2
-        low, high = np.quantile([sample[name] for sample in samples], [tail, 1 - tail])
-        result[name] = {"value": point[name], "low": float(low), "high": float(high)}
+        low, high = np.quantile(samples[name], [tail, 1 - tail])
+        result[name] = {"value": float(point[name][0]), "low": float(low), "high": float(high)}
     return result
 
 
-def _ratios(sums: NDArray[np.float64]) -> dict[str, float]:
-    mean = sums / sums[0]
-    b_training, b_rollout = math.sqrt(max(mean[3], mean[4])), math.sqrt(max(mean[5], mean[6]))
+def _ratios(sums: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
+    """Return the figures of summed columns [rows, 9], each [rows]."""
+    mean = sums / sums[:, :1]
+    b_training, b_rollout = (np.sqrt(np.maximum(mean[:, at], mean[:, at + 1])) for at in (3, 5))
     return {
         "b_training": b_training,
         "b_rollout": b_rollout,
-        "r_training": math.sqrt(mean[1]) / b_training,
-        "r_rollout": math.sqrt(mean[2]) / b_rollout,
-        "r_gap": math.sqrt(mean[7]) / math.hypot(b_training, b_rollout),
-        "bias": float(mean[8]),
+        "r_training": np.sqrt(mean[:, 1]) / b_training,
+        "r_rollout": np.sqrt(mean[:, 2]) / b_rollout,
+        "r_gap": np.sqrt(mean[:, 7]) / np.hypot(b_training, b_rollout),
+        "bias": mean[:, 8],
     }
 
 

@@ -14,7 +14,7 @@ BACKEND = OperatorBackendDescriptor(
     devices=("cpu",),
     dtypes=("bfloat16", "float16", "float32"),
     shapes="logits [N, V] over the whole vocabulary, selected [N]",
-    # Not batch-invariant: torch may sum one long row on several threads and many rows on one thread each.
+    # Not batch-invariant: with a large block, torch may sum one row on several threads and many rows on one each.
     properties=("run-to-run",),
     options=(
         OptionDefinition(

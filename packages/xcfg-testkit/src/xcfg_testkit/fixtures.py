@@ -5,6 +5,7 @@
 | tiny_rollout | a frozen rollout of three short sequences |
 | empty_plugin_manager | a pluggy manager that knows xcfg's hook specifications and no plugin |
 | xcfg_leak_guard | fails the test at its end when global state was changed, and puts it back |
+| xcfg_state_restored | puts global state back at the end of the test, whatever changed it |
 
 Tests marked `gpu` are skipped where torch sees no CUDA device.
 """
@@ -73,3 +74,13 @@ def xcfg_leak_guard() -> Iterator[None]:
     if found:
         back()
         pytest.fail("the code under test left global state changed: " + "; ".join(found), pytrace=False)
+
+
+@pytest.fixture
+def xcfg_state_restored() -> Iterator[None]:
+    """Put torch flags, generators and the environment back at the end of the test."""
+    from xcfg_testkit import leaks
+
+    back = leaks.restore()
+    yield
+    back()

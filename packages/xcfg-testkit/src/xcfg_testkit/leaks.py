@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-IGNORED_ENVIRONMENT = frozenset({"PYTEST_CURRENT_TEST", "PYTEST_VERSION"})
+IGNORED_ENVIRONMENT = frozenset({"PYTEST_CURRENT_TEST", "PYTEST_VERSION", "TORCHINDUCTOR_CACHE_DIR"})
+"""Set by pytest, and by torch when its compiler is first imported."""
 
 
 def _digest(data: bytes) -> str:

@@ -11,6 +11,8 @@ BAD = {
     "WrongRequested": "test_requested_is_what_was_asked",
     "SilentKnob": "test_every_claimed_knob_is_reported",
     "ConfigEvidence": "test_applied_has_evidence",
+    "ReportsTwice": "test_every_claimed_knob_is_reported",
+    "ShortMemory": "test_a_score_depends_on_its_past_only",
     "FalselyInherent": "test_applied_has_evidence",
     "NoProvenance": "test_build_report",
     "AttestsPadding": "test_attestations",
@@ -29,7 +31,7 @@ BAD = {
     "UntaggedDecode": "test_decode_is_decode",
     "IgnoresOperator": "test_the_injected_operator_runs",
     "RaisesOnClose": "test_close_after_a_failed_build",
-    "Leaks": "test_the_injected_operator_runs",
+    "Leaks": "test_scoring_changes_nothing",
 }
 HEAD = """
 import contextlib

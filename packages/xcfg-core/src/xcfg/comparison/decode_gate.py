@@ -20,9 +20,7 @@ from xcfg.schema.worker import ScoreReport
 REPLAYED = (Phase.FIRST_TOKEN.value, Phase.DECODE.value, Phase.RECOMPUTED.value)
 
 
-def decode_errors(
-    rollout: Rollout, columns: Mapping[str, NDArray[Any]], reports: Sequence[ScoreReport]
-) -> list[str]:
+def decode_errors(rollout: Rollout, columns: Mapping[str, NDArray[Any]], reports: Sequence[ScoreReport]) -> list[str]:
     """Return why the columns of the arm rollout_decode are no forced replay; empty when nothing speaks against it.
 
     columns: over T tokens: `phase` (required); `step_batch` and `owner_rank` where the score has them.
@@ -67,8 +65,10 @@ def _step_errors(
 
 
 def _least_steps(rollout: Rollout, decoded: NDArray[np.bool_], step_batch: NDArray[Any] | None) -> int:
-    """Return a lower bound of the steps behind `decoded`: one sequence has one token per step, and a step of
-    `step_batch` sequences has at most that many."""
+    """Return a lower bound of the steps behind the tokens `decoded`.
+
+    One sequence has one token per step, and a step of `step_batch` sequences has at most that many tokens.
+    """
     ends = np.concatenate(([0], np.cumsum(decoded)))[rollout.offsets]
     longest = int(np.diff(ends).max(initial=0))
     if step_batch is None or step_batch.shape != decoded.shape:

@@ -138,7 +138,7 @@ def _finish(
     tiers = {path: facts.tier for path, facts in requested.definitions.items()}
     coupled: list[dict[str, object]] = []
     undeclared: list[dict[str, object]] = []
-    declared = set(requested.delta)
+    declared = _declared(requested)
     for arm in VERDICT_ARMS:
         if arm in actual.applications and arm in actual.baseline:
             changed, semantic = coupled_changes(actual.baseline[arm], actual.applications[arm], declared, tiers)
@@ -161,6 +161,17 @@ def _finish(
             reason=f"{names} differ from the baseline and the case does not declare it",
         )
     return Judgement(comparison, dict(outcome.token_diffs))
+
+
+def _declared(requested: Requested) -> set[str]:
+    """Return the declared paths; an operator path also declares the knob that is derived from it."""
+    declared = set(requested.delta)
+    for path in requested.delta:
+        head, _, rest = path.partition(".")
+        if head == "operators":
+            operation, _, side = rest.rpartition(".")
+            declared |= {f"logp.backend@{side}"} if operation == "selected_logprob" else set()
+    return declared
 
 
 def _without_numbers(

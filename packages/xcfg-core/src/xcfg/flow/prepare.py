@@ -14,6 +14,7 @@ from xcfg.flow.options import RunOptions
 from xcfg.flow.runtimes import Runtimes
 from xcfg.operators import OperatorResolutionError, OperatorSession, ResolutionContext, SemanticOperatorCatalog
 from xcfg.plugin._resolve import resolve
+from xcfg.plugin.builtin.knobs import LOGP_BACKEND
 from xcfg.plugin.manager import PluginManager
 from xcfg.running.launch import LaunchSpec
 from xcfg.runtime.environment import scoring_environment
@@ -29,6 +30,7 @@ from xcfg.schema.runtime import Placement, PlacementRequest, RuntimeDescriptor
 from xcfg.schema.worker import PROTOCOL, ScoreRequest, WorkerSpec
 
 RECORDED_RUNTIME = "recorded"
+SELECTED_LOGPROB = "selected_logprob"
 
 
 @dataclass(frozen=True)
@@ -105,7 +107,7 @@ class Preparer:
         jobs: dict[str, ScoreJob] = {}
         for side in ("training", "rollout"):
             descriptor = self.runtimes.of(side)
-            knobs = side_knobs(case.knobs, self.definitions, side)
+            knobs = _derived(side_knobs(case.knobs, self.definitions, side), case, side)
             reasons.update(unsupported(descriptor, side, knobs))
             if reasons:
                 continue
@@ -262,9 +264,10 @@ class Preparer:
         }
         side = Side.REFERENCE.value
         placement = self._place(descriptor, side, knobs, {})
-        choice = OperatorChoice(backend="reference")
+        # A plain score rounds like anybody's float32 log-softmax; only the float64 score may be better than that.
+        choice = OperatorChoice(backend="reference" if dtype == "float64" else "production")
         stand_in = ExperimentCase(
-            case_id="", label=name, knobs=knobs, delta={}, operators={"selected_logprob": {side: choice}}
+            case_id="", label=name, knobs=knobs, delta={}, operators={SELECTED_LOGPROB: {side: choice}}
         )
         reasons: dict[str, str] = {}
         bindings = self._bind(stand_in, side, descriptor, knobs, placement, reasons)
@@ -274,3 +277,9 @@ class Preparer:
                 hint="Set controls.reference to false to do without.",
             )
         return self._job(stand_in, descriptor, side, Arm.REFERENCE.value, knobs, placement, bindings, table=name)
+
+
+def _derived(knobs: dict[str, Value], case: ExperimentCase, side: str) -> dict[str, Value]:
+    """Return `knobs` with logp.backend as the operator mapping has it: the mapping is what is executed."""
+    choice = case.operators.get(SELECTED_LOGPROB, {}).get(side)
+    return knobs if choice is None or LOGP_BACKEND not in knobs else {**knobs, LOGP_BACKEND: choice.backend}

@@ -16,10 +16,13 @@ from xcfg.schema.operators import OperatorBinding
 from xcfg.schema.runtime import KnobApplication, RuntimeDescriptor
 from xcfg.schema.worker import PROTOCOL, BuildReport, ScoreReport, ScoreRequest, WorkerSpec
 
-from xcfg_testkit import operators
+from xcfg_testkit import leaks, operators
 
 if TYPE_CHECKING:
     import torch
+
+DERIVED = "logp.backend"
+"""The knob that follows from the operator bindings: whatever an author writes, it names the kit's operator."""
 
 Score = tuple[ScoreReport, "dict[str, torch.Tensor]"]
 
@@ -43,12 +46,13 @@ class Setup:
         bindings: dict[str, OperatorBinding] = {}
         if "selected_logprob" in self.descriptor.operators:
             bindings["selected_logprob"] = operators.binding(self.operator, self.side)
+        knobs = {**self.knobs, **({DERIVED: f"testkit.{self.operator}"} if DERIVED in self.knobs else {})}
         return WorkerSpec(
             protocol=PROTOCOL,
             runtime=self.descriptor.name,
             adapter=self.descriptor.adapter,
             side=self.side,
-            knobs=self.knobs,
+            knobs=knobs,
             options=self.options,
             operators=bindings,
             checkpoint=self.checkpoint,
@@ -88,7 +92,7 @@ class Session:
     def score(self, arm: str, rollout: Rollout, **fields: Any) -> Score:
         """Score once."""
         self._count += 1
-        request = ScoreRequest(id=f"testkit-{self._count}", arm=arm, knobs=self.setup.knobs, **fields)
+        request = ScoreRequest(id=f"testkit-{self._count}", arm=arm, knobs=self._spec.knobs, **fields)
         return self.adapter.score(request, rollout)
 
     def __enter__(self) -> Session:
@@ -102,13 +106,19 @@ class Session:
 
 @dataclass(frozen=True)
 class Observation:
-    """One build and two scores of one arm, and the kit's own fold of the tensors around them (empty: not read)."""
+    """One build and two scores of one arm.
+
+    fold_before, fold_after: the kit's own fold of the tensors around the first score; empty where not read.
+    leaks: what the second score changed in the process (torch flags, generators, environment). The first may still
+    import things.
+    """
 
     build: BuildReport
     first: Score
     second: Score
     fold_before: str = ""
     fold_after: str = ""
+    leaks: tuple[str, ...] = ()
 
     @property
     def applications(self) -> tuple[KnobApplication, ...]:
@@ -129,11 +139,13 @@ def observe(setup: Setup, arm: str, rollout: Rollout, tensors: Any) -> Observati
         before = _fold(tensors(session.adapter))
         first = session.score(arm, rollout)
         middle = _fold(tensors(session.adapter))
+        state = leaks.snapshot()
         second = session.score(arm, rollout)
+        changed = leaks.changes(state, leaks.snapshot())
     for score, _ in (first, second):
         if score.error:
             raise AssertionError(f"the score failed: {score.error}")
-    return Observation(report, first, second, before, middle)
+    return Observation(report, first, second, before, middle, tuple(changed))
 
 
 def _fold(tensors: Iterable[tuple[str, torch.Tensor]]) -> str:

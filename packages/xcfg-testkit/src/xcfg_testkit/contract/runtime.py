@@ -18,7 +18,7 @@ from xcfg.schema.worker import SCORE_COLUMNS
 
 from xcfg_testkit import operators
 from xcfg_testkit.contract.guard import Contract
-from xcfg_testkit.contract.observing import Observation, Session, Setup, is_number, observe, same_bits
+from xcfg_testkit.contract.observing import DERIVED, Observation, Session, Setup, is_number, observe, same_bits
 from xcfg_testkit.rollouts import tiny_rollout
 
 if TYPE_CHECKING:
@@ -28,13 +28,14 @@ COMPUTE_DTYPES = ("bfloat16", "float16", "float32", "float64", "float8_e4m3", "f
 NO_SUCH_VALUE = "testkit-no-such-value"
 
 
-@pytest.mark.usefixtures("xcfg_leak_guard")
+@pytest.mark.usefixtures("xcfg_state_restored")
 class RuntimeContract(Contract):
     """Give `descriptor`, `knobs` (side -> values of every knob you claim), and `checkpoint` if you load one.
 
     run_to_run: whether two scores of one build are equal to the bit. options: side -> engine options.
     config_is_what_runs: knob path -> why reading a configuration object proves what runs; any other knob needs
-    execution or state evidence. Optional methods: `tensors(adapter)`, `sabotage(side)`.
+    execution or state evidence. has_weights, whole_past: false for a synthetic model that is a formula, or that looks
+    at the previous token only. Optional methods: `tensors(adapter)`, `sabotage(side)`.
     """
 
     needs = ("descriptor", "knobs")
@@ -45,6 +46,8 @@ class RuntimeContract(Contract):
     checkpoint_uri: ClassVar[str] = "builtin:testkit"
     vocabulary: ClassVar[int] = 32
     run_to_run: ClassVar[bool] = False
+    has_weights: ClassVar[bool] = True
+    whole_past: ClassVar[bool] = True
     config_is_what_runs: ClassVar[dict[str, str]] = {}
     device: ClassVar[str] = "cpu"
 
@@ -117,22 +120,26 @@ class RuntimeContract(Contract):
         assert report.provenance, "no provenance"
         assert report.weights is not None, "no weight report"
         assert report.weights.method in ("digest", "probe"), report.weights.method
-        assert report.weights.tensors, "no weight digests"
+        assert report.weights.tensors or not self.has_weights, "no weight digests"
 
     def test_every_claimed_knob_is_reported(self, side: str, seen: Observation) -> None:
         """Failing means a knob that is claimed and never accounted for, so that a setting could be ignored.
 
-        Return one application per knob: those of construction from `build`, those of a request from `score`.
+        Return one application per knob: those of construction from `build`, those of a request from `score`; a score
+        may report those of construction again, as it found them then.
         """
-        found = [item.path for item in seen.applications if item.side == side and item.rank == 0]
-        assert len(set(found)) == len(found), f"a knob is reported twice: {sorted(found)}"
-        missing = {item.path for item in self.claimed(side)} - set(found)
+        found: set[str] = set()
+        for applications in (seen.build.applications, seen.first[0].applications):
+            paths = [item.path for item in applications if item.side == side and item.rank == 0]
+            assert len(set(paths)) == len(paths), f"a knob is reported twice in one report: {sorted(paths)}"
+            found.update(paths)
+        missing = {item.path for item in self.claimed(side)} - found
         assert not missing, f"no application of {sorted(missing)}"
 
     def test_requested_is_what_was_asked(self, side: str, seen: Observation) -> None:
         """Failing means that `requested` is not the value of the spec. Copy it from there and nowhere else."""
         for item in seen.applications:
-            if item.path in self.knobs[side]:
+            if item.path in self.knobs[side] and item.path != DERIVED:
                 assert item.requested == self.knobs[side][item.path], item
 
     def test_applied_means_that_the_actual_value_is_the_requested_one(self, seen: Observation) -> None:
@@ -237,12 +244,16 @@ class RuntimeContract(Contract):
         assert record.active_tokens == int(rollout.active.sum()), f"{record.active_tokens} active tokens"
 
     def test_scoring_changes_nothing(self, seen: Observation) -> None:
-        """Failing means that scoring wrote to parameters, buffers, modes or generators. Use no_grad and eval."""
+        """Failing means that scoring wrote to parameters, buffers, modes, generators or flags. Use no_grad and eval.
+
+        A build may set up its own process as it likes; a score must leave it as it was.
+        """
         for report, _ in (seen.first, seen.second):
             assert report.fold_before, "no fold_before"
             assert report.fold_before == report.fold_after, "the fold changed"
             assert report.state_unchanged, "state_unchanged is false"
         assert seen.first[0].fold_after == seen.second[0].fold_before, "something changed between two scores"
+        assert not seen.leaks, f"a score left the process changed: {seen.leaks}"
         assert seen.fold_before == seen.fold_after, "the kit's own fold of the engine's tensors changed"
 
     def test_repeats(self, seen: Observation) -> None:
@@ -267,12 +278,15 @@ class RuntimeContract(Contract):
         """Failing means a wrong mask or position: the first token must move later scores, the last only its own."""
         base = tiny_rollout(vocabulary=self.vocabulary)
         last = int(base.offsets[1]) - 1
+        active = np.flatnonzero(base.active[: last + 1])
+        early = 0 if self.whole_past else int(active[0]) - 1
         with Session(self.setup_of(side, tmp_path), base) as session:
             session.build()
-            plain = session.score(arm, base)[1]["selected_logprob"]
-            first, final = (session.score(arm, self._edited(base, index))[1]["selected_logprob"] for index in (0, last))
-        active = np.flatnonzero(base.active[: last + 1])
-        assert any(plain[index] != first[index] for index in active), "the first token moved no later score"
+            plain, first, final = (
+                session.score(arm, rollout)[1]["selected_logprob"]
+                for rollout in (base, self._edited(base, early), self._edited(base, last))
+            )
+        assert any(plain[index] != first[index] for index in active), f"token {early} moved no later score"
         assert plain[last] != final[last], "another last token kept its score"
         if self.run_to_run:
             assert same_bits(plain[:last], final[:last]), "the last token moved a score before it"

@@ -69,6 +69,22 @@ class SilentKnob(GoodAdapter):
         return super().construction(spec)[1:]
 
 
+class ReportsTwice(GoodAdapter):
+    """Reports its dtype knob twice in one report."""
+
+    def construction(self, spec: WorkerSpec) -> tuple[KnobApplication, ...]:
+        """Repeat everything."""
+        return super().construction(spec) * 2
+
+
+class ShortMemory(GoodAdapter):
+    """Looks at the previous token only."""
+
+    def logits(self, ids: list[int]) -> torch.Tensor:
+        """Leave the context out."""
+        return self.tables["bigram"][torch.tensor(ids)]
+
+
 class ConfigEvidence(GoodAdapter):
     """Believes a configuration object."""
 
@@ -233,12 +249,11 @@ class RaisesOnClose(GoodAdapter):
 
 
 class Leaks(GoodAdapter):
-    """Seeds the global generator when it builds."""
+    """Draws from the global generator when it scores."""
 
-    def build(self, spec: WorkerSpec, context: RankContext) -> BuildReport:
-        """Seed, then build."""
-        random.seed(0)
-        return super().build(spec, context)
+    def after_score(self) -> None:
+        """Draw."""
+        random.random()  # noqa: S311 - no secret
 
 
 def _array(ids: list[int]) -> Any:
