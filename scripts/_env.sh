@@ -1,6 +1,6 @@
 # shellcheck shell=bash
 # Sourced by scripts/* and .ci/run. Finds or installs uv and sets what every command in this workspace needs;
-# defines ROOT, need_uv and sync. Changes nothing outside <repository>/.cache, .venv and uv.lock.
+# defines ROOT, say, need_uv, sync and foreground. Changes nothing outside <repository>/.cache, .venv and uv.lock.
 
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
 UV_MINIMUM=0.10 # the first series that knows every key of [tool.uv] in pyproject.toml
@@ -84,6 +84,14 @@ _fresh_lock() { # a lock sticks to where torch came from when it was made: make 
   [[ $now == "$locked" ]] && return 0
   say "uv.lock takes torch from ${locked:-the index}, this machine from ${now:-the index}: resolving anew"
   rm "$ROOT/uv.lock"
+}
+
+foreground() { # run COMMAND with Ctrl-C at its default, also where whoever started us ignores it, as nohup and `&` do
+  if env --default-signal=INT,QUIT true 2>/dev/null; then
+    env --default-signal=INT,QUIT "$@"
+  else
+    "$@"
+  fi
 }
 
 sync() { # sync UV_SYNC_ARGUMENTS...: bring .venv in line with pyproject.toml
