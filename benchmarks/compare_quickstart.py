@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
 import subprocess
 import sys
 import tempfile
@@ -85,7 +86,8 @@ def run_script(home: Path, cases: list[dict[str, Any]], checkpoint: Path) -> dic
         command = [sys.executable, str(HERE / "independent_script.py"), "--rollout", str(rollout)]
         command += ["--contract", str(ROOT / f"packages/xcfg-core/src/xcfg/contract/{contract}.json")]
         command += ["--checkpoint", str(checkpoint), "--settings", str(settings), "--output", str(result)]
-        subprocess.run(command, check=True)
+        # As xcfg's workers: threads that spin while they wait slow each other down on a busy machine.
+        subprocess.run(command, check=True, env=os.environ | {"OMP_WAIT_POLICY": "PASSIVE"})
         document: dict[str, Any] = json.loads(result.read_text())
         return document
 

@@ -20,15 +20,18 @@ from xcfg.identity.rollout import Rollout, make_rollout, read_rollout, write_rol
 
 ROOT = Path(__file__).resolve().parent.parent
 PER_TOKEN = ("token_ids", "selected_token_ids", "active_mask", "attention_mask", "position_ids", "segment")
-TRAINING = {"training.attention_backend": ["sdpa", "eager"], "batch.size@training": [8, 16]}
-ROLLOUT = {"batch.size@rollout": [8, 4, 12, 16, 32]}
+AXES: dict[str, list[Any]] = {
+    "training.attention_backend": ["sdpa", "eager"],
+    "batch.size@training": [8, 16],
+    "batch.size@rollout": [8, 4, 12, 16, 32],
+}
 CASES = 20
 
 
 def write_experiment(folder: Path, rollout: Rollout) -> Path:
     """Write the experiment of the grid beside its rollout; return the file."""
     write_rollout(rollout, folder / "rollout")
-    axes = [(key.partition("@"), values) for key, values in {**TRAINING, **ROLLOUT}.items()]
+    axes = [(*key.partition("@")[::2], values[1:]) for key, values in AXES.items()]
     document = {
         "schema_version": "cross_config.experiment_config.v2",
         "experiment_id": "grid-20",
@@ -43,7 +46,7 @@ def write_experiment(folder: Path, rollout: Rollout) -> Path:
             "training.attention_backend": "sdpa",
         },
         "interventions": [
-            {"path": path, "values": values[1:], **({"side": side} if side else {})} for (path, _, side), values in axes
+            {"path": path, "values": values} | ({"side": side} if side else {}) for path, side, values in axes
         ],
     }
     file = folder / "experiment.json"

@@ -59,7 +59,7 @@ def needed(training: Side, rollout: Side) -> dict[str, Scoring | None]:
 
 
 def _plain(dtype: str, attention: str) -> Scoring:
-    return Scoring("prefill", Side(dtype=dtype, attention=attention, batch_size=1, logprob="float64"))
+    return Scoring("prefill", Side(dtype=dtype, attention=attention, batch_size=1))
 
 
 def distinct(settings: Sequence[tuple[str, Side, Side]]) -> list[Scoring | None]:

@@ -1,6 +1,6 @@
 """Kill the S0 run at every write boundary, look at what is left, run again. Prints one JSON object.
 
-usage: sweep.py EXPERIMENT FOLDER
+usage: sweep.py EXPERIMENT FOLDER PART PARTS      PART of PARTS: boundaries PART, PART + PARTS, ...
 
 Each run is a process of its own, forked from this one, with workers of its own; only the fork server that has
 imported torch is kept from run to run, since starting it takes longer than all the rest.
@@ -19,12 +19,14 @@ from pathlib import Path
 from typing import Any
 
 import xcfg
+from xcfg.errors import XcfgError
 from xcfg.flow.options import RunOptions
 from xcfg.flow.run import run
 from xcfg.plugin.manager import PluginManager
 from xcfg.running import forkserver
 
 experiment, folder = Path(sys.argv[1]), Path(sys.argv[2])
+part, parts = int(sys.argv[3]), int(sys.argv[4])
 manager = PluginManager.load()
 servers: dict[Any, Any] = {}
 make_starter = forkserver.ForkStarter.__init__
@@ -45,9 +47,7 @@ def s0(root: Path, boundary: Callable[[str], None] | None = None) -> Any:
     return run(
         experiment,
         manager,
-        RunOptions(
-            rollout="cpu-smoke", training="cpu-smoke", output_root=root, allow_smoke=True, on_boundary=boundary
-        ),
+        RunOptions(rollout="cpu-smoke", training="cpu-smoke", output_root=root, allow_smoke=True, on_boundary=boundary),
     )
 
 
@@ -85,7 +85,7 @@ def killed_at(root: Path, stop: int) -> bool:
 def faults(root: Path) -> list[str]:
     try:
         return [f"{check.path}: {check.reasons}" for check in xcfg.verify(root).attempts if not check.ok]
-    except xcfg_errors as error:
+    except XcfgError as error:
         return [] if "no attempt and no side score" in str(error) or "does not exist" in str(error) else [str(error)]
 
 
@@ -107,7 +107,9 @@ def look(root: Path, stop: int, statuses: list[str]) -> list[str]:
     summary = s0(root)
     after = published(root)
     wrong += [f"changed: {path}" for path, data in before.items() if after.get(path) != data]
-    wrong += [f"scored again: {path.name}" for path in root.glob("*/scores/*.r*") if path.name.partition(".")[0] in keys]
+    wrong += [
+        f"scored again: {path.name}" for path in root.glob("*/scores/*.r*") if path.name.partition(".")[0] in keys
+    ]
     if [case.status for case in summary.cases] != statuses:
         wrong.append(f"the second run ended {[case.status for case in summary.cases]}")
     return [f"boundary {stop}: {text}" for text in wrong + faults(root)]
@@ -118,7 +120,7 @@ def main() -> None:
     statuses = [case.status for case in s0(folder / "count", names.append).cases]
     wrong: list[str] = []
     started = time.monotonic()
-    for stop in range(len(names)):
+    for stop in range(part, len(names), parts):
         root = folder / f"at-{stop}"
         wrong += look(root, stop, statuses)
         shutil.rmtree(root)
@@ -127,7 +129,5 @@ def main() -> None:
     seconds = round(time.monotonic() - started, 1)
     print(json.dumps({"boundaries": names, "statuses": statuses, "wrong": wrong, "seconds": seconds}))
 
-
-from xcfg.errors import XcfgError as xcfg_errors  # noqa: E402, N813
 
 main()

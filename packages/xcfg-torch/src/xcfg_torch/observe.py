@@ -37,7 +37,7 @@ class Seen:
 class Observer:
     """Hooks on one model, its counters since `clear`, and the last forward.
 
-    linear_inputs: dtype -> calls of matmuls in decoder blocks. head_rows: rows of the head's input -> calls.
+    head_rows: rows of the head's input -> calls.
     """
 
     def __init__(self, parts: Anatomy) -> None:
@@ -46,6 +46,7 @@ class Observer:
         self.watch = AttentionWatch()
         self.keep = KeepFloat64()
         self.float64 = False
+        self._linear_dtypes: dict[torch.dtype, int] = {}
         self.clear()
         self._last: Seen | None = None
         self._handles: list[Any] = []
@@ -56,7 +57,7 @@ class Observer:
         self.watch.clear()
         self.forwards = 0
         self.single_token_forwards = 0
-        self.linear_inputs: Counter[str] = Counter()
+        self._linear_dtypes.clear()
         self.head_rows: Counter[int] = Counter()
 
     def detach(self) -> None:
@@ -79,12 +80,18 @@ class Observer:
             stack.enter_context(torch.no_grad())
             if self.float64:
                 stack.enter_context(self.keep)
-            stack.enter_context(self.watch)
+            stack.callback(self.watch.leave_all)
             yield
+
+    @property
+    def linear_inputs(self) -> Counter[str]:
+        """dtype -> calls of matmuls in decoder blocks."""
+        return Counter({dtype_name(dtype): count for dtype, count in self._linear_dtypes.items()})
 
     def compute_dtype(self) -> str:
         """Return the coarsest dtype that entered a matmul of a decoder block; empty when none was seen."""
-        return next((name for name in COARSE_FIRST if self.linear_inputs[name]), "")
+        counted = self.linear_inputs
+        return next((name for name in COARSE_FIRST if counted[name]), "")
 
     def _attach(self) -> None:
         parts = self.parts
@@ -96,10 +103,11 @@ class Observer:
         for index, module in parts.attention:
             add(module.register_forward_pre_hook(self._attention_hook(index), with_kwargs=True))
             add(module.register_forward_hook(self._after_attention, always_call=True))
+        on_linear = self._linear_hook()
         for block in parts.blocks:
             for module in block.modules():
                 if isinstance(module, torch.nn.Linear):
-                    add(module.register_forward_pre_hook(self._on_linear))
+                    add(module.register_forward_pre_hook(on_linear))
         head = parts.model.get_output_embeddings()
         if head is not None:
             add(head.register_forward_pre_hook(self._on_head))
@@ -130,15 +138,22 @@ class Observer:
             mask = kwargs.get("attention_mask")
             if self._last is not None and mask is not None:
                 self._last.layer_mask = True
-            self.watch.enter_layer(index, mask)
+            self.watch.enter_layer(index, kwargs.get("hidden_states", args[0] if args else None), mask)
 
         return enter
 
     def _after_attention(self, module: Any, args: tuple[Any, ...], output: Any) -> None:
         self.watch.leave_layer()
 
-    def _on_linear(self, module: Any, args: tuple[Any, ...]) -> None:
-        self.linear_inputs[dtype_name(args[0].dtype)] += 1
+    def _linear_hook(self) -> Any:
+        counts = self._linear_dtypes
+
+        # Seven calls a block and step: the cheapest form that counts them all.
+        def enter(module: Any, args: tuple[Any, ...]) -> None:
+            dtype = args[0].dtype
+            counts[dtype] = counts.get(dtype, 0) + 1
+
+        return enter
 
     def _on_head(self, module: Any, args: tuple[Any, ...]) -> None:
         self.head_rows[args[0].numel() // args[0].shape[-1]] += 1

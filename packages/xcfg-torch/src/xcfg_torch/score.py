@@ -12,6 +12,7 @@ from xcfg.schema._base import Value
 from xcfg.schema.names import Arm
 from xcfg.schema.worker import RankRecord, ScoreReport, ScoreRequest
 
+from xcfg_torch.attention import KERNEL_KINDS
 from xcfg_torch.batching import packing_fault
 from xcfg_torch.consumed import Consumed
 from xcfg_torch.decode import Intervention
@@ -157,8 +158,7 @@ def _record(
 
 def _counters(engine: Engine, sheet: ScoreSheet) -> dict[str, int]:
     observer = engine.observer
-    kinds = ("modules", "sdpa", "eager", "flash")
-    attention = {f"attention.{kind}": sum(item[kind] for item in observer.watch.calls.values()) for kind in kinds}
+    attention = {f"attention.{kind}": observer.watch.total(kind) for kind in ("modules", "watched", *KERNEL_KINDS)}
     return {
         "forwards": observer.forwards,
         "single_token_forwards": observer.single_token_forwards,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +23,15 @@ class Checkpoint:
     uri: str
     folder: Path | None
     digest: str
+    _expected: dict[str, dict[str, str]] = field(default_factory=dict, compare=False, repr=False)
 
     def weights(self, dtype: str) -> dict[str, str]:
-        """Return the expected digest per tensor in `dtype`; empty when there is no folder."""
-        return expected_weights(self.folder, dtype) if self.folder is not None else {}
+        """Return the expected digest per tensor in `dtype`, read once; empty when there is no folder."""
+        if self.folder is None:
+            return {}
+        if dtype not in self._expected:
+            self._expected[dtype] = expected_weights(self.folder, dtype)
+        return self._expected[dtype]
 
 
 def cache_root() -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -77,8 +78,8 @@ def _check(options: FreezeOptions) -> None:
     faults = []
     if options.max_new_tokens < 1:
         faults.append("max_new_tokens must be at least 1")
-    if not options.temperature > 0:
-        faults.append("temperature must be above 0 (greedy sampling has no log probability to compare)")
+    if not 0 < options.temperature < math.inf:
+        faults.append("temperature must be finite and above 0 (greedy sampling has no log probability to compare)")
     if not 0 < options.top_p <= 1:
         faults.append("top_p must be in (0, 1]")
     if options.top_k < 0:
@@ -97,7 +98,7 @@ def read_prompts(file: Path) -> list[dict[str, Any]]:
     Raises ConfigError with the line.
     """
     try:
-        lines = file.read_text(encoding="utf-8").splitlines()
+        lines = file.read_text(encoding="utf-8").split("\n")  # splitlines would also break at U+2028 inside a text
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot be read: {error}", source=str(file)) from None
     prompts = [

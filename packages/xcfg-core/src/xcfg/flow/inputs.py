@@ -9,7 +9,7 @@ import numpy as np
 
 from xcfg.config import load_experiment
 from xcfg.contract import Contract, load_contract
-from xcfg.errors import NothingSelectedError, UsageError
+from xcfg.errors import IdentityError, NothingSelectedError, UsageError
 from xcfg.identity.rollout import Rollout, make_rollout, read_rollout
 from xcfg.planning import plan_experiment, select_cases
 from xcfg.plugin.known import KNOB_PREFIXES
@@ -100,6 +100,11 @@ def inline_rollout(identity: InlineIdentity) -> Rollout:
         else np.maximum(np.cumsum(keep, axis=1) - 1, 0)
     )
     active = np.asarray(identity.active_mask, dtype=np.bool_)
+    if bool((active & ~keep).any()):
+        raise IdentityError(
+            "the inline identity is not valid: active_mask marks a position that attention_mask hides",
+            hint="A hidden position is padding: make it inactive, or attend to it.",
+        )
     first = np.argmax(active, axis=1)
     generated = np.arange(width)[None, :] >= np.where(active.any(axis=1), first, width)[:, None]
 

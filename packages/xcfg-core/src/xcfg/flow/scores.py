@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -110,6 +113,7 @@ class Scorer:
         self.store, self.pool, self.rollout, self.definitions = store, pool, rollout, definitions
         self.strict, self.on_event, self.reuse = strict, on_event, reuse
         self.outcomes: dict[str, Outcome] = {}
+        self.rejected: set[str] = set()
 
     def obtain(self, jobs: Iterable[ScoreJob], on_done: Callable[[ScoreJob], None]) -> None:
         """Obtain every distinct job once; `on_done` is called after each, in the order in which they end."""
@@ -124,8 +128,10 @@ class Scorer:
             on_done(job)
         total = len(waiting)
         plain_jobs = [job for job in waiting if job.launch is None]
-        launched = [job for job in waiting if job.launch is not None]
-        for number, job in enumerate([*plain_jobs, *order_scores(launched, _launch)], start=1):
+        launched = order_scores([job for job in waiting if job.launch is not None], _launch)
+        if launched:  # publishing needs torch here too; its import takes as long as that of the first engine
+            threading.Thread(target=_import_torch, name="import-torch").start()
+        for number, job in enumerate([*launched[:1], *plain_jobs, *launched[1:]], start=1):
             self.on_event({"event": "score", "label": job.label, "number": number, "total": total})
             self.outcomes[job.key] = self._score(job)
             on_done(job)
@@ -141,6 +147,7 @@ class Scorer:
             return read_side_score(stored, resumed=True)
         except XcfgError as error:
             self.on_event({"event": "rejected", "path": str(stored.path), "reason": error.message})
+            self.rejected.add(job.key)  # its seal holds, so the store would hand it out again
             return None
 
     def _score(self, job: ScoreJob) -> Outcome:
@@ -217,7 +224,7 @@ class Scorer:
         facts = ScoreFacts(
             key=job.key, arm=job.table, side=job.side, rollout=self.rollout.sha256, environment=plain(job.facts)
         )
-        return self.store.put_score(facts, files, fresh=not self.reuse)
+        return self.store.put_score(facts, files, fresh=not self.reuse or job.key in self.rejected)
 
 
 class EvidenceRefusedError(ExecutionError):
@@ -229,6 +236,12 @@ class EvidenceRefusedError(ExecutionError):
         """Keep the status in which the case ends and the applications that say why."""
         super().__init__(reason)
         self.status, self.applications = status, applications
+
+
+def _import_torch() -> None:
+    """Import torch beside the build of an engine; where that fails, the first use says so."""
+    with contextlib.suppress(Exception):
+        importlib.import_module("torch")
 
 
 def _launch(job: ScoreJob) -> LaunchSpec:

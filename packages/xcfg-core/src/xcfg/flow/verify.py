@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from xcfg.artifacts.layout import CASES, COMPARISON
+from xcfg.artifacts.layout import CASES, COMPARISON, attempt_number
 from xcfg.artifacts.store import Store
 from xcfg.artifacts.stored import StoredAttempt
 from xcfg.artifacts.verify import check_seals
@@ -38,7 +38,8 @@ def _recomputed(checks: Iterable[AttemptCheck]) -> Iterable[AttemptCheck]:
     places = Places()
     for check in checks:
         folder = Path(check.path)
-        if not check.ok or folder.parent.parent.name != CASES or not (folder / COMPARISON).exists():
+        is_attempt = folder.parent.parent.name == CASES and attempt_number(folder.name) is not None
+        if not check.ok or not is_attempt or not (folder / COMPARISON).exists():
             yield check
             continue
         try:

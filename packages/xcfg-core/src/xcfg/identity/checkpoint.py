@@ -10,11 +10,12 @@ import json
 import struct
 from pathlib import Path
 
+from safetensors import SafetensorError, safe_open
+
 from xcfg.errors import IdentityError
 from xcfg.identity.attest import weight_digest
 from xcfg.schema.codec import digest, read_strict
 
-MAX_HEADER = 100 * 1024 * 1024
 VOLATILE_CONFIG = ("transformers_version", "_name_or_path")
 TOKENIZER_FILES = (
     "tokenizer.json",
@@ -40,29 +41,39 @@ def weight_files(folder: Path) -> list[Path]:
 
 
 def stored_tensors(folder: Path) -> dict[str, str]:
-    """Return per tensor name `dtype:shape:sha256` of the stored bytes, read in 8 MiB pieces."""
+    """Return per tensor name `dtype:shape:sha256` of the stored bytes, read in 8 MiB pieces.
+
+    Raises IdentityError for a malformed file, and where two files hold different tensors under one name.
+    """
     result: dict[str, str] = {}
     for file in weight_files(folder):
-        with file.open("rb") as stream:
-            size = struct.unpack("<Q", stream.read(8).ljust(8, b"\0"))[0]
-            if size > MAX_HEADER:
+        for name, stored in _file_tensors(file).items():
+            if result.setdefault(name, stored) != stored:
                 raise IdentityError(
-                    f"{file.name} in {str(folder)!r} is no safetensors file: its header says {size} bytes"
+                    f"two files in {str(folder)!r} hold different tensors {name!r}, one of them {file.name}",
+                    hint="Keep the files of one model in the folder.",
                 )
-            try:
-                header = json.loads(stream.read(size))
-                entries = {name: entry for name, entry in header.items() if name != "__metadata__"}
-                base = 8 + size
-                for name, entry in sorted(entries.items()):
-                    start, stop = entry["data_offsets"]
-                    shape = "x".join(str(length) for length in entry["shape"])
-                    stream.seek(base + start)
-                    result[name] = f"{entry['dtype']}:{shape}:{_hash_span(stream, stop - start)}"
-            except (ValueError, KeyError, TypeError, AttributeError) as error:
-                raise IdentityError(
-                    f"{file.name} in {str(folder)!r} is a malformed safetensors file: {error}"
-                ) from None
     return result
+
+
+def _file_tensors(file: Path) -> dict[str, str]:
+    try:
+        with safe_open(file, framework="np"):
+            pass  # its reader has checked the layout: every byte after the header belongs to exactly one tensor
+        with file.open("rb") as stream:
+            size = struct.unpack("<Q", stream.read(8))[0]
+            header = json.loads(stream.read(size))
+            result = {}
+            for name in sorted(set(header) - {"__metadata__"}):
+                start, stop = header[name]["data_offsets"]
+                shape = "x".join(str(length) for length in header[name]["shape"])
+                stream.seek(8 + size + start)
+                result[name] = f"{header[name]['dtype']}:{shape}:{_hash_span(stream, stop - start)}"
+            return result
+    except (SafetensorError, ValueError) as error:
+        raise IdentityError(
+            f"{file.name} in {str(file.parent)!r} is a malformed safetensors file: {error}"
+        ) from None
 
 
 def _hash_span(stream: object, length: int) -> str:
@@ -85,7 +96,11 @@ def checkpoint_digest(folder: Path) -> str:
     config = read_strict(file) if file.exists() else {}
     if isinstance(config, dict):
         config = {name: value for name, value in config.items() if name not in VOLATILE_CONFIG}
-    return digest({"tensors": stored_tensors(folder), "config": config})
+    tensors = stored_tensors(folder)
+    try:
+        return digest({"tensors": tensors, "config": config})
+    except ValueError as error:  # an integer that canonical JSON cannot hold
+        raise IdentityError(f"config.json in {str(folder)!r} has no digest: {error}") from None
 
 
 def tokenizer_digest(folder: Path) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
-from xcfg.errors import IdentityError
+from xcfg.errors import ConfigError, IdentityError
 from xcfg.schema.codec import decode_json, pretty_json
 from xcfg.schema.identity import (
     ROLLOUT_SCHEMA,
@@ -85,35 +86,49 @@ def make_rollout(
     request_ids: list[str] | None = None,
     **manifest: object,
 ) -> Rollout:
-    """Return a checked Rollout; dtypes are brought to the table's. Raises IdentityError, naming the fields."""
+    """Return a checked Rollout; dtypes are brought to the table's where that changes no id, mask or position.
+
+    Raises IdentityError, naming the fields.
+    """
     arrays = {
-        name: np.ascontiguousarray(tensors[name], dtype=dtype)
-        for name, dtype in {**REQUIRED, **OPTIONAL}.items()
-        if name in tensors
+        name: _cast(name, tensors[name], dtype) for name, dtype in {**REQUIRED, **OPTIONAL}.items() if name in tensors
     }
     check_tensors(arrays)
-    offsets, active = arrays["offsets"], arrays["active_mask"]
-    count = len(offsets) - 1
-    ids = request_ids or [f"sequence-{index}" for index in range(count)]
+    counts = _counts(arrays)
+    ids = request_ids or [f"sequence-{index}" for index in range(len(counts))]
+    if len(ids) != len(counts):
+        raise IdentityError(f"the rollout is not valid: {len(ids)} request ids for {len(counts)} sequences")
     record = RolloutManifest(
         schema_version=ROLLOUT_SCHEMA,
         checkpoint=checkpoint,
         tokenizer=tokenizer or TokenizerRef(),
         sampling=sampling or SamplingRecord(),
         sequences=tuple(
-            SequenceRecord(
-                request_id=ids[index],
-                length=int(offsets[index + 1] - offsets[index]),
-                active_tokens=int(active[offsets[index] : offsets[index + 1]].sum()),
-            )
-            for index in range(count)
+            SequenceRecord(request_id=name, length=length, active_tokens=active)
+            for name, (length, active) in zip(ids, counts, strict=True)
         ),
-        token_count=int(offsets[-1]),
-        active_count=int(active.sum()),
+        token_count=sum(length for length, _ in counts),
+        active_count=sum(active for _, active in counts),
         tensors_sha256=hashlib.sha256(save(arrays)).hexdigest(),
         **manifest,  # type: ignore[arg-type]
     )
     return Rollout(record, arrays, hashlib.sha256(pretty_json(record)).hexdigest())
+
+
+def _cast(name: str, values: NDArray[np.generic], dtype: str) -> NDArray[np.generic]:
+    """Return `values` in `dtype`; only recorded scores may be rounded, an id that a cast changes is another id."""
+    with np.errstate(invalid="ignore"):
+        cast: NDArray[np.generic] = np.ascontiguousarray(values, dtype=dtype)
+    if name not in OPTIONAL and not np.array_equal(cast.reshape(-1), np.asarray(values).reshape(-1)):
+        raise IdentityError(f"the rollout is not valid: {name} has values that {dtype} does not hold")
+    return cast
+
+
+def _counts(tensors: dict[str, NDArray[np.generic]]) -> list[tuple[int, int]]:
+    """Return (length, active tokens) per sequence of checked tensors."""
+    offsets = tensors["offsets"].astype(np.int64, copy=False)
+    active = np.add.reduceat(tensors["active_mask"].astype(np.int64), offsets[:-1])
+    return list(zip(np.diff(offsets).tolist(), active.tolist(), strict=True))
 
 
 def check_tensors(tensors: dict[str, NDArray[np.generic]]) -> None:
@@ -155,19 +170,25 @@ def _logical_faults(tensors: dict[str, NDArray[np.generic]]) -> list[str]:
 
 
 def write_rollout(rollout: Rollout, folder: Path) -> Path:
-    """Write the two files of `rollout` into the new folder `folder`, whole or not at all; return it."""
+    """Write the two files of `rollout` into the new folder `folder`, whole or not at all; return it.
+
+    Raises OSError when the folder exists and is not empty, or cannot be written.
+    """
     folder.parent.mkdir(parents=True, exist_ok=True)
     temporary = folder.parent / f".tmp-{folder.name}-{os.getpid()}"
     temporary.mkdir()
-    for name, data in (
-        (TENSORS_FILE, save(rollout.tensors)),
-        (MANIFEST_FILE, pretty_json(rollout.manifest)),
-    ):
-        with (temporary / name).open("wb") as stream:
-            stream.write(data)
-            stream.flush()
-            os.fsync(stream.fileno())
-    temporary.rename(folder)
+    try:
+        for name, data in (
+            (TENSORS_FILE, save(rollout.tensors)),
+            (MANIFEST_FILE, pretty_json(rollout.manifest)),
+        ):
+            with (temporary / name).open("wb") as stream:
+                stream.write(data)
+                stream.flush()
+                os.fsync(stream.fileno())
+        temporary.rename(folder)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
     return folder
 
 
@@ -190,14 +211,25 @@ def read_rollout(folder: Path, *, sha256: str = "") -> Rollout:
             f"the frozen rollout {str(folder)!r} has digest {actual}, the experiment names {sha256}",
             hint="Name the digest that `xcfg freeze` printed, or point the experiment at the right folder.",
         )
-    manifest = decode_json(manifest_bytes, RolloutManifest, source=str(folder / MANIFEST_FILE))
+    try:
+        manifest = decode_json(manifest_bytes, RolloutManifest, source=str(folder / MANIFEST_FILE))
+    except ConfigError as error:
+        raise IdentityError(error.message, hint=error.hint) from None
     if manifest.schema_version != ROLLOUT_SCHEMA:
         raise IdentityError(f"unknown schema_version {manifest.schema_version!r}", hint=f"Known: {ROLLOUT_SCHEMA}.")
     if hashlib.sha256(tensor_bytes).hexdigest() != manifest.tensors_sha256:
         raise IdentityError(f"{TENSORS_FILE} in {str(folder)!r} is not the file that its manifest names")
     try:
         tensors: dict[str, NDArray[np.generic]] = dict(load(tensor_bytes))
-    except SafetensorError as error:
+    except (SafetensorError, KeyError) as error:  # KeyError: a dtype that numpy does not have
         raise IdentityError(f"{TENSORS_FILE} in {str(folder)!r} is malformed: {error}") from None
     check_tensors(tensors)
+    _check_counts(manifest, _counts(tensors), folder)
     return Rollout(manifest, tensors, actual, folder)
+
+
+def _check_counts(manifest: RolloutManifest, counts: list[tuple[int, int]], folder: Path) -> None:
+    stated = [(item.length, item.active_tokens) for item in manifest.sequences]
+    totals = (sum(length for length, _ in counts), sum(active for _, active in counts))
+    if stated != counts or (manifest.token_count, manifest.active_count) != totals:
+        raise IdentityError(f"{MANIFEST_FILE} in {str(folder)!r} counts other sequences or tokens than {TENSORS_FILE}")

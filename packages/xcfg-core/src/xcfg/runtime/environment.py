@@ -65,24 +65,28 @@ def package_digest(name: str, rooms: tuple[str, ...] = ()) -> str:
     rooms: only these sub-folders or files of the package. Empty string when the package is not installed.
     """
     spec = find_spec(name.split(".")[0])
-    if spec is None or spec.origin is None:
+    if spec is None:
         return ""
-    origin = Path(spec.origin)
-    root = origin.parent if origin.name == "__init__.py" else origin
-    if root.is_file():
-        files = [root]
-    elif rooms:
-        files = [
-            file for room in rooms for file in ([root / room] if room.endswith(".py") else (root / room).rglob("*.py"))
-        ]
-    else:
-        files = list(root.rglob("*.py"))
+    # A package without __init__.py (a namespace package) has no origin and may lie in several folders.
+    roots = [Path(place) for place in spec.submodule_search_locations or (spec.origin,) if place is not None]
     state = hashlib.sha256()
-    base = root.parent if root.is_file() else root
-    for file in sorted(path for path in files if path.is_file()):
-        state.update(f"{file.relative_to(base).as_posix()}\0".encode())
-        state.update(hashlib.sha256(file.read_bytes()).digest())
+    for root in roots:
+        base = root.parent if root.is_file() else root
+        for file in sorted(path for path in _sources(root, rooms) if path.is_file()):
+            state.update(f"{file.relative_to(base).as_posix()}\0".encode())
+            state.update(hashlib.sha256(file.read_bytes()).digest())
     return state.hexdigest()
+
+
+def _sources(root: Path, rooms: tuple[str, ...]) -> list[Path]:
+    if root.is_file():
+        return [root]
+    named = [root / room for room in rooms]
+    return [
+        file
+        for place in named or [root]
+        for file in ([place] if place.suffix == ".py" else place.rglob("*.py"))
+    ]
 
 
 @lru_cache(maxsize=1)
@@ -111,6 +115,7 @@ def processor() -> str:
     return f"{fields.get('model name', platform.machine())} [{' '.join(flag for flag in wanted if flag in flags)}]"
 
 
+@lru_cache(maxsize=256)
 def version_of(distribution: str) -> str:
     """Return the installed version of `distribution`, empty when it is not installed."""
     try:
@@ -119,6 +124,7 @@ def version_of(distribution: str) -> str:
         return ""
 
 
+@lru_cache(maxsize=1)
 def torch_build() -> str:
     """Return torch's own version string with its build tag, read from its version file without importing torch."""
     spec = find_spec("torch")

@@ -34,14 +34,18 @@ def judged(
     """Return an application per requested knob and rank, corrected to what its evidence bears.
 
     A missing record is unobservable. `applied` without execution, state or inherent evidence is unobservable,
-    and `applied` with an actual value other than the requested one is a fallback: an adapter is not believed.
+    and `applied` with an actual value other than the requested one is a fallback: an adapter is not believed,
+    and what it says about side and requested value is replaced by what the caller knows.
     """
     by_key = {(item.path, item.rank): item for item in applications}
     result = []
     for path in sorted(requested):
         for rank in ranks:
             item = by_key.get((path, rank))
-            result.append(_absent(path, side, rank, requested[path]) if item is None else _weigh(item, requested[path]))
+            if item is None:
+                result.append(_absent(path, side, rank, requested[path]))
+            else:
+                result.append(_weigh(evolve(item, side=side, requested=requested[path])))
     return tuple(result)
 
 
@@ -59,11 +63,11 @@ def _absent(path: str, side: str, rank: int, value: Value) -> KnobApplication:
     )
 
 
-def _weigh(item: KnobApplication, requested: Value) -> KnobApplication:
+def _weigh(item: KnobApplication) -> KnobApplication:
     if item.status is not Applied.APPLIED:
         return item
-    if type(item.actual) is not type(requested) or item.actual != requested:
-        reason = f"asked for {requested!r}, the engine runs {item.actual!r}"
+    if type(item.actual) is not type(item.requested) or item.actual != item.requested:
+        reason = f"asked for {item.requested!r}, the engine runs {item.actual!r}"
         return evolve(item, status=Applied.FALLBACK, reason=reason)
     if not any(piece.kind in PROOF for piece in item.evidence):
         reason = "the adapter says applied and shows neither execution nor state evidence"

@@ -8,7 +8,7 @@ from typing import Any
 from xcfg.runtime.environment import package_digest, version_of
 from xcfg.runtime.fingerprints import binding_facts
 from xcfg.schema._base import Value
-from xcfg.schema.codec import digest
+from xcfg.schema.codec import canonical_json, digest
 from xcfg.schema.operators import OperatorBinding
 from xcfg.schema.runtime import Placement
 
@@ -73,11 +73,11 @@ def comparison_key(contract: str) -> str:
 
 
 def differences(stored: Mapping[str, Any], current: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """Return the dotted names of fields that differ, sorted; nested mappings are entered."""
+    """Return the dotted names of fields that differ in canonical JSON, sorted; nested mappings are entered."""
     found = []
     for name in sorted(set(stored) | set(current)):
         old, new = stored.get(name), current.get(name)
-        if old == new:
+        if (name in stored) == (name in current) and canonical_json(old) == canonical_json(new):
             continue
         if isinstance(old, Mapping) and isinstance(new, Mapping):
             found += differences(old, new, f"{prefix}{name}.")

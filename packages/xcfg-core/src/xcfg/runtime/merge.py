@@ -31,7 +31,8 @@ def merge_ranks(
     """Return the owners' values as one table.
 
     Raises MissingRankError when an active token has no owner or two, WorkerError when a rank's columns have
-    another shape than its request. Replicas are compared bit by bit and never overwrite an owner.
+    another shape than its request or another dtype than those of another owner. Replicas are compared value
+    by value, exactly (two NaN agree), and never overwrite an owner.
     """
     total = len(active)
     records = tuple(report.record for report in reports if report.record is not None)
@@ -60,14 +61,19 @@ def merge_ranks(
 
 
 def _claim(owner: NDArray[np.int16], record: RankRecord, total: int) -> None:
+    _check_ranges(record, total)
     for start, stop in record.ranges:
-        if not 0 <= start <= stop <= total:
-            raise WorkerError(f"rank {record.rank} owns the range [{start}, {stop}) of {total} tokens")
         taken = owner[start:stop] >= 0
         if bool(taken.any()):
             first = start + int(np.flatnonzero(taken)[0])
             raise MissingRankError(f"ranks {owner[first]} and {record.rank} both own the token at flat index {first}")
         owner[start:stop] = record.rank
+
+
+def _check_ranges(record: RankRecord, total: int) -> None:
+    for start, stop in record.ranges:
+        if not 0 <= start <= stop <= total:
+            raise WorkerError(f"rank {record.rank} ({record.role}) names the range [{start}, {stop}) of {total} tokens")
 
 
 def _take(columns: Columns, source: Columns, record: RankRecord, owner: NDArray[np.int16], total: int) -> None:
@@ -82,6 +88,11 @@ def _take(columns: Columns, source: Columns, record: RankRecord, owner: NDArray[
         if name not in columns:
             filler = np.nan if np.issubdtype(values.dtype, np.floating) else FILL.get(name, 0)
             columns[name] = np.full(values.shape, filler, dtype=values.dtype)
+        if (values.dtype, values.shape) != (columns[name].dtype, columns[name].shape):
+            raise WorkerError(
+                f"rank {record.rank} sent {name} as {values.dtype} {values.shape}, "
+                f"another owner as {columns[name].dtype} {columns[name].shape}"
+            )
         columns[name][mine] = values[mine]
 
 
@@ -91,8 +102,13 @@ def _disagreements(
     found = []
     for record in records:
         values = tensors.get(record.rank, {}).get("selected_logprob")
-        if record.role != "replica" or values is None:
+        if record.role != "replica" or values is None or "selected_logprob" not in columns:
             continue
+        _check_ranges(record, len(active))
+        if values.shape != active.shape:
+            raise WorkerError(
+                f"rank {record.rank} sent selected_logprob with shape {values.shape}, not {active.shape}"
+            )
         where = np.zeros(len(active), dtype=np.bool_)
         for start, stop in record.ranges or ((0, len(active)),):
             where[start:stop] = True

@@ -22,7 +22,7 @@ MAX_DEPTH = 64
 
 
 def parse_strict(text: str | bytes, *, source: str = "") -> Any:
-    """Return the JSON document `text`; refuse duplicate keys, NaN, Infinity and deep nesting.
+    """Return the JSON document `text`; refuse duplicate keys, NaN, Infinity, lone surrogates and deep nesting.
 
     Raises ConfigError with the file and, for a duplicate key, the key.
     """
@@ -54,7 +54,29 @@ def parse_strict(text: str | bytes, *, source: str = "") -> Any:
     except ValueError as error:  # an integer with more digits than Python converts
         raise ConfigError(f"not JSON: {error}", source=source) from None
     _check(document, source, "$", 0)
+    if "\\ud" in raw.lower():  # text that came as UTF-8 holds no lone surrogate, an escape may
+        _check_text(document, source, "$")
     return document
+
+
+def _check_text(node: Any, source: str, path: str) -> None:
+    if isinstance(node, dict):
+        for key, value in node.items():
+            _check_text(key, source, path)
+            _check_text(value, source, f"{path}.{key}")
+    elif isinstance(node, list):
+        for index, value in enumerate(node):
+            _check_text(value, source, f"{path}[{index}]")
+    elif isinstance(node, str) and not _is_unicode(node):
+        raise ConfigError("the text is not valid Unicode (a lone surrogate)", source=source, path=path)
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _check(node: Any, source: str, path: str, depth: int) -> None:
@@ -88,9 +110,20 @@ def convert(document: Any, kind: type[T], *, source: str = "") -> T:
     try:
         return msgspec.convert(document, kind, strict=True)
     except msgspec.ValidationError as error:
-        text = str(error)
-        message, _, path = text.partition(" - at `")
-        raise ConfigError(message, source=source, path=path.rstrip("`")) from None
+        message, path = _split(str(error))
+        raise ConfigError(message, source=source, path=path) from None
+
+
+def _split(text: str) -> tuple[str, str]:
+    """Return message and JSON path of what msgspec says; a fault of the whole document stands at `$`.
+
+    A fault of a mapping's key ends in "at `key` in `$.name`"; the message itself may quote anything.
+    """
+    for mark in (" - at `key` in `", " - at `"):
+        message, found, path = text.rpartition(mark)
+        if found and path.startswith("$"):
+            return message, path.removesuffix("`")
+    return text, "$"
 
 
 def decode_json(data: bytes, kind: type[T], *, source: str = "") -> T:

@@ -1,0 +1,151 @@
+"""Whatever is killed, hung or interrupted: clear words, nothing lost, nothing false, nobody left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+DRIVERS = Path(__file__).parent / "drivers"
+ENGINES = ("faulty_engines",)
+STOPS = (11, 40, 31, 38, 17)
+"""Each run goes on where the last one died, so that these walk through a whole run."""
+
+
+def holding(flag: Path, side: str, rank: int = 0) -> dict[str, str]:
+    """The environment that makes one rank of the runtime faulty-waiting stop in the middle of a score."""
+    flag.touch()
+    return {"FAULT_FLAG": str(flag), "FAULT_SIDE": side, "FAULT_RANK": str(rank)}
+
+
+def ends_well(lab, experiment, root, *arguments, flag=None, cases=1):
+    """Run again, plainly: everything passes and verifies, and what was sealed is as it was."""
+    before = lab.files(root)
+    if flag is not None:
+        flag.unlink(missing_ok=True)
+    done = lab.run(experiment, root, *arguments, plugins=ENGINES)
+    assert (done.code, list(done.statuses.values())) == (0, ["PASS"] * cases), done.stdout + done.stderr
+    after = lab.files(root)
+    assert {path: digest for path, digest in before.items() if after.get(path) != digest} == {}
+    lab.verified(root)
+    return done
+
+
+@pytest.mark.timeout(1500)
+def test_kill_9_at_every_write_boundary(lab, tmp_path, record_property):
+    """Failing means that a run that dies at some moment loses, repeats or falsifies something."""
+    experiment = lab.smoke(tmp_path / "s0.json")
+    running = [lab.program(DRIVERS / "sweep.py", experiment, tmp_path / f"part-{part}", part, 2) for part in range(2)]
+    results = [json.loads(lab.checked(item.end(1200)).stdout) for item in running]
+    assert [text for result in results for text in result["wrong"]] == []
+    names = [result["boundaries"] for result in results]
+    assert results[0]["statuses"] == ["PASS", "PASS"]
+    assert len(names[0]) == len(names[1]) > 150
+    # Guards the test itself: were the hook no longer called around writes, nothing would be killed there.
+    kinds = Counter(name.split()[0] for name in names[0])
+    assert set(kinds) == {"mkdir", "open", "write", "fsync", "link", "rename"}
+    record_property("boundaries", len(names[0]))
+    print(f"{len(names[0])} boundaries, killed at each, {max(result['seconds'] for result in results)} s")
+
+
+def test_a_real_run_that_is_killed_again_and_again(lab, frozen, tmp_path, record_property):
+    """Failing means that a run which is killed at whatever point of its writing cannot go on from there."""
+    experiment, root = lab.experiment(tmp_path / "tiny.json", frozen), tmp_path / "runs"
+    whole = lab.checked(lab.program(DRIVERS / "run_until.py", experiment, tmp_path / "whole", -1).end())
+    count = len(json.loads(whole.stdout)["boundaries"])
+    print(f"{count} boundaries, killed {len(STOPS)} times")
+    record_property("boundaries", count)
+    sealed: set[str] = set()
+    for point, stop in enumerate(STOPS):
+        done = lab.checked(lab.program(DRIVERS / "run_until.py", experiment, root, stop).end())
+        assert done.code == -signal.SIGKILL, done.stdout
+        if point:
+            lab.verified(root)
+        now = {path.parent.name for path in root.glob("*/scores/*/COMPLETE")}
+        assert sealed <= now
+        sealed = now
+    assert sealed, "no run got as far as a sealed score; choose other stops"
+    ends_well(lab, experiment, root)
+    assert not list(root.glob("*/scores/*.r2")), "a sealed score was made again"
+
+
+@pytest.mark.parametrize(("side", "rank"), [("rollout", 0), ("training", 1)], ids=["worker", "one rank of two"])
+def test_kill_9_of_a_worker_that_scores(lab, frozen, tmp_path, side, rank):
+    """Failing means that a worker that dies takes the run, or another worker's result, with it."""
+    flag, root = tmp_path / "flag", tmp_path / "runs"
+    sharding = {"training.sharding": "fsdp"} if side == "training" else {}
+    experiment = lab.experiment(tmp_path / "held.json", frozen, baseline=sharding)
+    words = (f"--{side}", "faulty-waiting")
+    running = lab.start(
+        "run", experiment, "--output-root", root, "--json", *words, plugins=ENGINES, **holding(flag, side, rank)
+    )
+    os.kill(int(lab.wait_for(flag.with_suffix(".pid"), running)), signal.SIGKILL)
+    done = lab.checked(running.end())
+    case = done.case()
+    assert (done.code, case["status"], case["edges"]) == (4, "WORKER_FAILED", {})
+    assert f"rank {rank} was ended by SIGKILL while scoring" in case["reason"]
+    lab.verified(root)
+    kept = {path.parent.name for path in root.glob("*/scores/*/COMPLETE")}
+    again = ends_well(lab, experiment, root, *words, flag=flag)
+    assert again.case()["attempt_id"] == "attempt-0002"
+    assert {path.name for path in root.glob("*/scores/*")} >= kept
+    assert not list(root.glob("*/scores/*.r2"))
+
+
+def test_a_worker_that_hangs(lab, frozen, tmp_path):
+    """Failing means that a hanging engine hangs the run."""
+    flag, root = tmp_path / "flag", tmp_path / "runs"
+    experiment = lab.experiment(tmp_path / "held.json", frozen)
+    words = ("--training", "faulty-waiting")
+    limit = ("--timeout-seconds", 45)
+    done = lab.run(experiment, root, *words, *limit, plugins=ENGINES, **holding(flag, "training"))
+    case = done.case()
+    assert (done.code, case["status"], case["edges"]) == (4, "TIMEOUT", {})
+    assert "gave no answer within 45 s" in case["reason"]
+    log = next(lab.attempt(root, case).glob("worker-*.log")).read_text()
+    assert "in held" in log, "the log does not say where the worker hung"
+    lab.verified(root)
+    ends_well(lab, experiment, root, *words, flag=flag)
+
+
+def test_ctrl_c(lab, frozen, tmp_path):
+    """Failing means that an interrupted run is lost, or keeps a GPU busy."""
+    flag, root = tmp_path / "flag", tmp_path / "runs"
+    experiment = lab.experiment(
+        tmp_path / "held.json",
+        frozen,
+        interventions=[{"path": "training.attention_backend", "values": ["eager"]}],
+    )
+    words = ("--rollout", "faulty-waiting")
+    running = lab.start(
+        "run", experiment, "--output-root", root, "--json", *words, plugins=ENGINES, **holding(flag, "rollout")
+    )
+    lab.wait_for(flag.with_suffix(".pid"), running)
+    running.signal(signal.SIGINT)
+    done = lab.checked(running.end(60))
+    assert done.code == done.document["exit_code"] == 130
+    assert set(done.statuses.values()) == {"CANCELLED"}
+    kept = {path.parent.name for path in root.glob("*/scores/*/COMPLETE")}
+    assert len(kept) >= 2, "the training scores had ended and were lost"
+    ends_well(lab, experiment, root, *words, flag=flag, cases=2)
+    assert not list(root.glob("*/scores/*.r2"))
+
+
+def test_kill_9_of_the_supervisor_while_a_worker_scores(lab, frozen, tmp_path):
+    """Failing means that workers of a killed run stay, and hold the machine."""
+    flag, root = tmp_path / "flag", tmp_path / "runs"
+    experiment = lab.experiment(tmp_path / "held.json", frozen, baseline={"training.sharding": "fsdp"})
+    words = ("--training", "faulty-waiting")
+    running = lab.start(
+        "run", experiment, "--output-root", root, "--json", *words, plugins=ENGINES, **holding(flag, "training", 1)
+    )
+    lab.wait_for(flag.with_suffix(".pid"), running)
+    assert len(lab.alive(running.mark)) >= 4, "the supervisor, its server and two ranks carry the mark"
+    os.kill(running.process.pid, signal.SIGKILL)
+    assert running.end().code == -signal.SIGKILL
+    assert lab.survivors(running.mark) == []
+    ends_well(lab, experiment, root, *words, flag=flag)
