@@ -7,6 +7,8 @@ UV_MINIMUM=0.10 # the first series that knows every key of [tool.uv] in pyprojec
 
 # Without this, each of the several processes of an engine parses torch and transformers anew.
 export UV_COMPILE_BYTECODE=${UV_COMPILE_BYTECODE:-1}
+# For the same reason let Python keep what it has parsed, ours and that of environments made for one call.
+unset PYTHONDONTWRITEBYTECODE
 # A Python is looked for, not downloaded: which one runs should be nobody's surprise. Export `automatic` to allow it.
 export UV_PYTHON_DOWNLOADS=${UV_PYTHON_DOWNLOADS:-never}
 # Models come from packages and folders; nothing here asks a hub.

@@ -132,6 +132,16 @@ def test_a_run_goes_around_what_was_altered(copied, lab, reseal, replace, tmp_pa
     assert not good & set(bad)
 
 
+def test_what_a_killed_run_left_is_a_note(copied, lab):
+    """Failing means that a store cannot be verified any more once a run was killed while it wrote an attempt."""
+    left = copied.attempt.with_name(".tmp-attempt-1234-0123456789ab")
+    shutil.copytree(copied.attempt, left)
+    (left / "COMPLETE").unlink()
+    done = lab.xcfg("verify", copied.root, "--json")
+    line = next(item for item in done.document["attempts"] if item["path"] == str(left))
+    assert done.code == 0 and line["ok"] and "left over" in line["reasons"][0]
+
+
 def test_a_pickle_is_never_loaded(lab, tmp_path):
     """Failing means that reading a dump can run somebody else's program."""
     import torch

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from xcfg.comparison import CompareOutcome, ScoreTable, compare, coupled_changes, decode_errors, identity_errors
 from xcfg.contract import Contract
+from xcfg.errors import ArtifactError
 from xcfg.flow.documents import Actual, IdentityDocument, Requested
 from xcfg.identity.rollout import Rollout
 from xcfg.runtime.evidence import ENDS_AS, ORDER
@@ -120,7 +121,10 @@ def _numbers(
 
 
 def table(arm: str, columns: Columns, compute_dtype: str) -> ScoreTable:
-    """Return the columns of one side score as the comparator takes them."""
+    """Return the columns of one side score as the comparator takes them. Raises ArtifactError without the two."""
+    for name in ("selected_logprob", "active"):
+        if name not in columns:
+            raise ArtifactError(f"the score of {arm!r} has no column {name!r}")
     owner = columns.get("owner_rank")
     return ScoreTable(
         arm=arm,

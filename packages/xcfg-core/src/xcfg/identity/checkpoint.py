@@ -71,9 +71,7 @@ def _file_tensors(file: Path) -> dict[str, str]:
                 result[name] = f"{header[name]['dtype']}:{shape}:{_hash_span(stream, stop - start)}"
             return result
     except (SafetensorError, ValueError) as error:
-        raise IdentityError(
-            f"{file.name} in {str(file.parent)!r} is a malformed safetensors file: {error}"
-        ) from None
+        raise IdentityError(f"{file.name} in {str(file.parent)!r} is a malformed safetensors file: {error}") from None
 
 
 def _hash_span(stream: object, length: int) -> str:

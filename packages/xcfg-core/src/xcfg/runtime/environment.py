@@ -82,11 +82,7 @@ def _sources(root: Path, rooms: tuple[str, ...]) -> list[Path]:
     if root.is_file():
         return [root]
     named = [root / room for room in rooms]
-    return [
-        file
-        for place in named or [root]
-        for file in ([place] if place.suffix == ".py" else place.rglob("*.py"))
-    ]
+    return [file for place in named or [root] for file in ([place] if place.suffix == ".py" else place.rglob("*.py"))]
 
 
 @lru_cache(maxsize=1)

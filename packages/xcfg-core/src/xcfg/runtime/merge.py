@@ -106,9 +106,7 @@ def _disagreements(
             continue
         _check_ranges(record, len(active))
         if values.shape != active.shape:
-            raise WorkerError(
-                f"rank {record.rank} sent selected_logprob with shape {values.shape}, not {active.shape}"
-            )
+            raise WorkerError(f"rank {record.rank} sent selected_logprob with shape {values.shape}, not {active.shape}")
         where = np.zeros(len(active), dtype=np.bool_)
         for start, stop in record.ranges or ((0, len(active)),):
             where[start:stop] = True
