@@ -29,49 +29,62 @@ KERNEL_KINDS = ("sdpa", "eager", "flash")
 class AttentionWatch(TorchFunctionMode):
     """Counts attention modules by layer, and the kernels of those calls that it watches.
 
-    calls: layer -> kind (`modules`, `watched`, `sdpa`, `eager`, `flash`) -> calls. masks: what the layers got:
-    `none` or `4d`. kernels: the kernel that SDPA's own dispatcher names for what it was called with -> calls.
+    kernels: the kernel that SDPA's own dispatcher names for what it was called with -> watched calls.
     """
 
     def __init__(self) -> None:
         """Start with empty counts and no layer running."""
         super().__init__()
         self._chosen: dict[tuple[Any, ...], str] = {}
-        self._running: list[tuple[int, bool]] = []
-        self.clear()
+        self._running: list[int] = []
+        self._seen: dict[tuple[Any, ...], int] = {}
+        self.kernel_calls: dict[int, Counter[str]] = {}
+        self.kernels: Counter[str] = Counter()
 
     def clear(self) -> None:
         """Forget all counts, so that the next call of every layer is watched again."""
-        self.calls: dict[int, Counter[str]] = {}
-        self.masks: Counter[str] = Counter()
-        self.kernels: Counter[str] = Counter()
-        self._seen: dict[tuple[Any, ...], int] = {}
+        self._seen.clear()
+        self.kernel_calls.clear()
+        self.kernels.clear()
 
-    def enter_layer(self, index: int, hidden: Any, mask: Any) -> None:
-        """Say that the attention module of layer `index` starts, with its input [B, C, H] and its mask."""
-        form = None if mask is None else (getattr(mask, "ndim", None), getattr(mask, "dtype", None))
-        shape = getattr(hidden, "shape", None)
-        # Kernels are chosen by dtype, mask and one query against many; what else changes is the length.
-        kind = (index, form, getattr(hidden, "dtype", None), shape is not None and shape[1] == 1)
-        count = self._seen[kind] = self._seen.get(kind, 0) + 1
-        watched = count & (count - 1) == 0
-        counts = self.calls.setdefault(index, Counter())
-        counts["modules"] += 1
-        counts["watched"] += watched
-        self.masks["none" if form is None else f"{form[0]}d"] += 1
-        self._running.append((index, watched))
-        if watched:
-            self.__enter__()
+    def enter_layer(self, index: int, mask: Any, dtype: Any, single: bool) -> bool:
+        """Count a call of the attention module of layer `index`; return whether it is watched, until leave_layer.
+
+        single: one query per row. Kernels are chosen by dtype, mask and one query against many; what else changes
+        from call to call is the length.
+        """
+        # Once per layer and step, so the form of the mask is kept raw and spelled only when somebody asks.
+        kind = (index, None if mask is None else (mask.dtype, mask.ndim), dtype, single)
+        self._seen[kind] = count = self._seen.get(kind, 0) + 1
+        if count & (count - 1):
+            return False
+        self._running.append(index)
+        self.kernel_calls.setdefault(index, Counter())["watched"] += 1
+        self.__enter__()
+        return True
 
     def leave_layer(self) -> None:
-        """Say that the attention module that started last ended."""
-        if self._running and self._running.pop()[1]:
-            self.__exit__(None, None, None)
+        """Say that the watched module that started last ended."""
+        self._running.pop()
+        self.__exit__(None, None, None)
 
-    def leave_all(self) -> None:
-        """End what an error left running."""
-        while self._running:
-            self.leave_layer()
+    @property
+    def calls(self) -> dict[int, Counter[str]]:
+        """Layer -> kind (`modules`, `watched`, `sdpa`, `eager`, `flash`) -> calls."""
+        found: dict[int, Counter[str]] = {}
+        for (index, *_), count in self._seen.items():
+            found.setdefault(index, Counter())["modules"] += count
+        for index, counts in self.kernel_calls.items():
+            found[index].update(counts)
+        return found
+
+    @property
+    def masks(self) -> Counter[str]:
+        """What the modules were given (`none` or `4d`) -> calls."""
+        found: Counter[str] = Counter()
+        for (_, form, *_), count in self._seen.items():
+            found["none" if form is None else f"{form[1]}d"] += count
+        return found
 
     def total(self, kind: str) -> int:
         """Return the calls of one kind over all layers."""
@@ -88,7 +101,7 @@ class AttentionWatch(TorchFunctionMode):
         given = kwargs or {}
         kind = _kind(func)
         if kind and self._running:
-            self.calls[self._running[-1][0]][kind] += 1
+            self.kernel_calls[self._running[-1]][kind] += 1
             if kind == "sdpa":
                 self.kernels[self._kernel(args, given)] += 1
         return func(*args, **given)
@@ -146,8 +159,9 @@ def backend_that_ran(watch: AttentionWatch, layers: int) -> tuple[str, str]:
     Empty: not every layer was seen calling a kernel that is known, so nothing can be said.
     """
     kinds: Counter[str] = Counter()
-    silent = layers - len(watch.calls)
-    for counts in watch.calls.values():
+    calls = watch.calls
+    silent = layers - len(calls)
+    for counts in calls.values():
         seen = {kind for kind in KERNEL_KINDS if counts[kind]}
         silent += not seen
         kinds.update({"+".join(sorted(seen)): 1} if seen else {})

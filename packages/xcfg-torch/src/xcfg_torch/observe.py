@@ -46,6 +46,8 @@ class Observer:
         self.watch = AttentionWatch()
         self.keep = KeepFloat64()
         self.float64 = False
+        self._single = False
+        self._watched: list[Any] = []
         self._linear_dtypes: dict[torch.dtype, int] = {}
         self.clear()
         self._last: Seen | None = None
@@ -80,7 +82,7 @@ class Observer:
             stack.enter_context(torch.no_grad())
             if self.float64:
                 stack.enter_context(self.keep)
-            stack.callback(self.watch.leave_all)
+            stack.callback(self._leave_all)
             yield
 
     @property
@@ -102,7 +104,6 @@ class Observer:
             add(rotary.register_forward_pre_hook(self._on_rotary, with_kwargs=True))
         for index, module in parts.attention:
             add(module.register_forward_pre_hook(self._attention_hook(index), with_kwargs=True))
-            add(module.register_forward_hook(self._after_attention, always_call=True))
         on_linear = self._linear_hook()
         for block in parts.blocks:
             for module in block.modules():
@@ -125,8 +126,9 @@ class Observer:
     def _on_embedding(self, module: Any, args: tuple[Any, ...]) -> None:
         ids = args[0].detach().clone()
         self._last = Seen(input_ids=ids, **getattr(self, "_entering", {}))
+        self._single = ids.shape[1] == 1
         self.forwards += 1
-        self.single_token_forwards += int(ids.shape[1] == 1 and self._last.cached > 0)
+        self.single_token_forwards += int(self._single and self._last.cached > 0)
 
     def _on_rotary(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         positions = kwargs.get("position_ids", args[1] if len(args) > 1 else None)
@@ -134,16 +136,28 @@ class Observer:
             self._last.position_ids = positions.detach().clone()
 
     def _attention_hook(self, index: int) -> Any:
+        watch = self.watch
+
         def enter(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             mask = kwargs.get("attention_mask")
-            if self._last is not None and mask is not None:
+            hidden = args[0] if args else kwargs.get("hidden_states")
+            if mask is not None and self._last is not None:
                 self._last.layer_mask = True
-            self.watch.enter_layer(index, kwargs.get("hidden_states", args[0] if args else None), mask)
+            if watch.enter_layer(index, mask, getattr(hidden, "dtype", None), self._single):
+                # Only a watched call needs to be told that it ended.
+                self._watched.append(module.register_forward_hook(self._leave_watched))
 
         return enter
 
-    def _after_attention(self, module: Any, args: tuple[Any, ...], output: Any) -> None:
+    def _leave_watched(self, module: Any, args: tuple[Any, ...], output: Any) -> None:
+        self._watched.pop().remove()
         self.watch.leave_layer()
+
+    def _leave_all(self) -> None:
+        """After an error inside a watched module: its hook is still there and the watch still on."""
+        while self._watched:
+            self._watched.pop().remove()
+            self.watch.leave_layer()
 
     def _linear_hook(self) -> Any:
         counts = self._linear_dtypes

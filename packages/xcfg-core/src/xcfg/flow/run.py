@@ -10,6 +10,7 @@ from pathlib import Path
 
 from xcfg.artifacts.store import Store
 from xcfg.artifacts.stored import StoredAttempt
+from xcfg.errors import InterruptedRunError
 from xcfg.flow.checkpoints import Checkpoint, find_checkpoint
 from xcfg.flow.inputs import Loaded, load_inputs
 from xcfg.flow.judge import judge
@@ -112,7 +113,7 @@ class Run:
                     jobs.setdefault(job.key, job)
             self.scorer.obtain(jobs.values(), lambda _: self._advance(waiting))
             self._advance(waiting)
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, InterruptedRunError):  # the second is what a busy worker makes of the first
             interrupted = True
         return run_summary(self.loaded, self.options, self.prepared, self.summaries, interrupted=interrupted)
 
