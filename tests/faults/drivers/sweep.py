@@ -116,6 +116,7 @@ def look(root: Path, stop: int, statuses: list[str]) -> list[str]:
 
 
 def main() -> None:
+    folder.mkdir()
     names: list[str] = []
     statuses = [case.status for case in s0(folder / "count", names.append).cases]
     wrong: list[str] = []

@@ -35,7 +35,14 @@ def score(rollout: Rollout, rank: int = 0, **changes: Any) -> ScoreReport:
         cache_mode="none",
         active_tokens=int(rollout.active.sum()),
     )
-    fields = {"attestations": expected_attestations(rollout), "fold_before": "f0", "fold_after": "f0", "record": record}
+    fields = {
+        "attestations": expected_attestations(rollout),
+        "fold_before": "f0",
+        "fold_after": "f0",
+        "record": record,
+        "transforms": (),
+        "state_unchanged": True,
+    }
     return ScoreReport(**{"request_id": "1", "rank": rank, **fields, **changes})
 
 

@@ -87,6 +87,7 @@ TORCH = RuntimeDescriptor(
 
 CPU_SMOKE = RuntimeDescriptor(
     name="cpu-smoke",
+    synthetic="cpu-smoke:synthetic",
     summary="A synthetic model without parameters: proves the plumbing, never numerics",
     adapter="xcfg_torch.smoke.adapter:SmokeAdapter",
     placement="xcfg_torch.smoke.placement:placement",

@@ -87,7 +87,7 @@ class Observer:
 
     @property
     def linear_inputs(self) -> Counter[str]:
-        """dtype -> calls of matmuls in decoder blocks."""
+        """Dtype -> calls of matmuls in decoder blocks."""
         return Counter({dtype_name(dtype): count for dtype, count in self._linear_dtypes.items()})
 
     def compute_dtype(self) -> str:

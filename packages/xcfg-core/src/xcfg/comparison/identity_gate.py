@@ -51,7 +51,9 @@ def transform_errors(
     errors = []
     for label, group in (("", reports), ("training ", training)):
         for report in group:
-            if report.transforms not in chains:
+            if report.transforms is None:
+                errors.append(f"{label}rank {report.rank} does not say which transforms its values went through")
+            elif report.transforms not in chains:
                 other = next(iter(chains))
                 errors.append(
                     f"{label}rank {report.rank} applied the transforms {list(report.transforms)}, "
@@ -121,7 +123,9 @@ def _state_errors(builds: Sequence[BuildReport], reports: Sequence[ScoreReport])
         elif len(set(folds.values())) > 1:
             said = ", ".join(f"{name} {fold}" for name, fold in folds.items())
             yield f"rank {report.rank}: parameters or buffers changed ({said})"
-        if not report.state_unchanged:
+        if report.state_unchanged is None:
+            yield f"rank {report.rank} does not say whether the score left modes, buffers and RNG as they were"
+        elif not report.state_unchanged:
             yield f"rank {report.rank}: modes, buffers or RNG are not as they were before the score"
 
 

@@ -26,6 +26,8 @@ def weight_errors(expected: Mapping[str, str] | None, builds: Sequence[BuildRepo
             digests.append((build.rank, build.weights))
         elif build.weights.method != "probe":
             yield f"rank {build.rank} attests to weights by an unknown method {build.weights.method!r}"
+        elif not build.weights.tensors:
+            yield f"rank {build.rank} attests to its weights by a probe and reports no product of it"
     if not digests:
         return
     if expected is None:

@@ -40,9 +40,7 @@ def _leaves(node: dict[str, Any], prefix: str, path: str, operators: bool) -> li
     for key, value in node.items():
         dotted = f"{prefix}.{key}" if prefix else key
         where = f"{path}.{key}"
-        is_choice = (
-            operators and dotted.startswith(OPERATORS + ".") and dotted.count(".") >= _OPERATOR_DEPTH - 1
-        )
+        is_choice = operators and dotted.startswith(OPERATORS + ".") and dotted.count(".") >= _OPERATOR_DEPTH - 1
         if isinstance(value, dict) and not is_choice:
             found += _leaves(value, dotted, where, operators) or [(dotted, where, value)]
         else:

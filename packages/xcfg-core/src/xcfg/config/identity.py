@@ -15,9 +15,7 @@ _NON_EMPTY = ("checkpoint_id", "model_version", "tokenizer_policy", "pre_update_
 _IDS = ("token_ids", "selected_token_ids", "position_ids")
 
 
-def parse_identity(
-    document: dict[str, Any], *, source: str, frozen_allowed: bool
-) -> InlineIdentity | FrozenIdentity:
+def parse_identity(document: dict[str, Any], *, source: str, frozen_allowed: bool) -> InlineIdentity | FrozenIdentity:
     """Return the identity; `rollout` makes it a frozen one, else it is the twelve inline keys.
 
     Raises ConfigError with the JSON path of the fault.

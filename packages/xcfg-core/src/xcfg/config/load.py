@@ -24,7 +24,7 @@ from xcfg.errors import ConfigError, did_you_mean
 from xcfg.schema.codec import read_strict
 from xcfg.schema.experiment import V1, V2, ContractRef, Experiment, ExperimentV1, ExperimentV2
 
-_EXPERIMENT_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
+_EXPERIMENT_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _MAX_TEXT = 256
 
 
@@ -56,9 +56,7 @@ def parse_experiment(document: Any, *, source: str, base_dir: str) -> Experiment
     version = fields.get("schema_version")
     if version not in (V1, V2):
         raise ConfigError(
-            "there is no schema_version"
-            if "schema_version" not in fields
-            else f"unknown schema_version {version!r}",
+            "there is no schema_version" if "schema_version" not in fields else f"unknown schema_version {version!r}",
             source=source,
             path="$.schema_version",
             hint=f"Known: {V1!r} and {V2!r}.",

@@ -72,9 +72,7 @@ def parse_choice(value: Any, *, source: str, path: str) -> OperatorChoice:
         )
     options = value.get("options", {})
     if not isinstance(options, dict):
-        raise ConfigError(
-            "`options` must be an object", source=source, path=f"{path}.options", hint="For example {}."
-        )
+        raise ConfigError("`options` must be an object", source=source, path=f"{path}.options", hint="For example {}.")
     return OperatorChoice(backend=_backend(value["backend"], source, f"{path}.backend"), options=options)
 
 

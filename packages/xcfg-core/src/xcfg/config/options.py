@@ -18,9 +18,7 @@ _OPTION = re.compile(r"--([A-Za-z][A-Za-z0-9_.-]*)(?:=(.*))?", re.DOTALL)
 _NEGATIVE_NUMBER = re.compile(r"-[0-9.].*")
 
 
-def parse_runtime_options(
-    document: dict[str, Any], *, source: str, base_dir: str
-) -> dict[str, dict[str, Any]]:
+def parse_runtime_options(document: dict[str, Any], *, source: str, base_dir: str) -> dict[str, dict[str, Any]]:
     """Return side -> engine arguments; a side without any is left out, as in a v1 file.
 
     Raises ConfigError for an unknown side, an unreadable file, or a command line that cannot be split.
@@ -28,15 +26,11 @@ def parse_runtime_options(
     for side, value in document.items():
         path = f"$.runtime_options.{side}"
         if side not in SIDES:
-            raise ConfigError(
-                f"unknown side {side!r}", source=source, path=path, hint=did_you_mean(side, SIDES)
-            )
+            raise ConfigError(f"unknown side {side!r}", source=source, path=path, hint=did_you_mean(side, SIDES))
         if not isinstance(value, dict):
             raise ConfigError("engine arguments are an object", source=source, path=path, hint=_FORMS)
     sides = {
-        side: _side(document[side], source, base_dir, f"$.runtime_options.{side}")
-        for side in SIDES
-        if side in document
+        side: _side(document[side], source, base_dir, f"$.runtime_options.{side}") for side in SIDES if side in document
     }
     return {side: options for side, options in sides.items() if options}
 
@@ -127,9 +121,7 @@ def _store(options: dict[str, Any], name: str, values: list[Any], source: str, p
     if not values and name.startswith("no_"):
         name, value = name.removeprefix("no_"), False
     if name in options:
-        raise ConfigError(
-            f"the option {name!r} stands twice", source=source, path=path, hint="Keep one of them."
-        )
+        raise ConfigError(f"the option {name!r} stands twice", source=source, path=path, hint="Keep one of them.")
     options[name] = value
 
 

@@ -106,23 +106,17 @@ def _conditions(mapping: dict[str, list[Any]], source: str, path: str) -> dict[s
     for key, values in mapping.items():
         _check_path(key, source, f"{path}.{key}")
         if not values:
-            raise ConfigError(
-                f"{key!r} lists no value", source=source, path=f"{path}.{key}", hint="List at least one."
-            )
+            raise ConfigError(f"{key!r} lists no value", source=source, path=f"{path}.{key}", hint="List at least one.")
         for index, value in enumerate(values):
             _scalar(value, source, f"{path}.{key}[{index}]")
     return {key: tuple(values) for key, values in mapping.items()}
 
 
-def parse_slices(
-    slices: dict[str, dict[str, list[Any]]], *, source: str
-) -> dict[str, dict[str, tuple[Any, ...]]]:
+def parse_slices(slices: dict[str, dict[str, list[Any]]], *, source: str) -> dict[str, dict[str, tuple[Any, ...]]]:
     """Return name -> path -> values."""
     for name in slices:
         if not name.strip():
-            raise ConfigError(
-                "a slice has no name", source=source, path="$.slices", hint="Name it, for example `ci`."
-            )
+            raise ConfigError("a slice has no name", source=source, path="$.slices", hint="Name it, for example `ci`.")
     return {name: _conditions(body, source, f"$.slices.{name}") for name, body in slices.items()}
 
 
@@ -131,9 +125,7 @@ def parse_controls(controls: ControlsInput, *, source: str) -> ControlsInput:
     for name in _COUNTS:
         count = getattr(controls, name)
         if count < 0:
-            raise ConfigError(
-                f"{count} is negative", source=source, path=f"$.controls.{name}", hint="Give 0 or more."
-            )
+            raise ConfigError(f"{count} is negative", source=source, path=f"$.controls.{name}", hint="Give 0 or more.")
     return controls
 
 
@@ -151,9 +143,7 @@ def parse_limits(limits: LimitsInput, *, source: str) -> int:
 
 def _check_path(path: str, source: str, where: str) -> None:
     if not path.strip():
-        raise ConfigError(
-            "the path is empty", source=source, path=where, hint="`xcfg knobs list` shows the paths."
-        )
+        raise ConfigError("the path is empty", source=source, path=where, hint="`xcfg knobs list` shows the paths.")
 
 
 def _scalar(value: Any, source: str, where: str) -> Any:

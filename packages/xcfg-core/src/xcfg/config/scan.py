@@ -35,9 +35,7 @@ def check_document(document: Any, *, source: str) -> dict[str, Any]:
     are refused at the top level and at any depth of `scenario`.
     """
     if not isinstance(document, dict):
-        raise ConfigError(
-            "an experiment is a JSON object", source=source, path="$", hint="Start the file with `{`."
-        )
+        raise ConfigError("an experiment is a JSON object", source=source, path="$", hint="Start the file with `{`.")
     check_tree(document, source=source, path="$")
     for key, value in document.items():
         _refuse_policy(key, source, f"$.{key}")
@@ -82,9 +80,7 @@ def _check_scalar(node: Any, source: str, path: str) -> None:
             )
     elif isinstance(node, float):
         if not math.isfinite(node):
-            raise ConfigError(
-                "the number is not finite", source=source, path=path, hint="Use a finite number."
-            )
+            raise ConfigError("the number is not finite", source=source, path=path, hint="Use a finite number.")
     else:
         raise ConfigError(
             f"a {type(node).__name__} is not a JSON value",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,10 @@ class Checkpoint:
         if self.folder is None:
             return {}
         if dtype not in self._expected:
-            self._expected[dtype] = expected_weights(self.folder, dtype)
+            try:
+                self._expected[dtype] = expected_weights(self.folder, dtype)
+            except IdentityError:  # a dtype that only the engine knows: nothing is expected, so nothing matches
+                self._expected[dtype] = {}
         return self._expected[dtype]
 
 
@@ -41,13 +45,14 @@ def cache_root() -> Path:
 
 
 def find_checkpoint(
-    uri: str, manager: PluginManager, *, runtimes: tuple[str, ...] = (), base_dir: str = ".", digest: str = ""
+    uri: str, manager: PluginManager, *, synthetic: Collection[str] = (), base_dir: str = ".", digest: str = ""
 ) -> Checkpoint:
     """Return the checkpoint `uri`; built on first use.
 
+    synthetic: models without parameters that a runtime of this run declares; they are no folder.
     digest: what the frozen rollout says it was sampled from; another digest is an IdentityError.
     """
-    if uri.split(":")[0] in runtimes:
+    if uri in synthetic and not digest:
         return Checkpoint(uri, None, f"synthetic:{uri}")
     folder = _builtin(uri, manager) if uri.startswith(BUILTIN) else _local(uri, base_dir)
     actual = checkpoint_digest(folder)

@@ -49,7 +49,7 @@ def judge(
     status, reason = _evidence(requested, actual)
     if status is not None and requested.strict:
         return _without_numbers(requested, contract, status, reason)
-    errors = _identity(identity, scores, rollout)
+    errors = _identity(identity, actual, scores, rollout)
     broken = tuple(text for arm in VERDICT_ARMS for text in errors.get(arm, ()))
     if broken:
         why = "; ".join(broken[:3]) + (f"; and {len(broken) - 3} more" if len(broken) > 3 else "")
@@ -64,7 +64,8 @@ def _evidence(requested: Requested, actual: Actual) -> tuple[Status | None, str]
         for arm in VERDICT_ARMS
         for item in actual.applications.get(arm, ())
         if item.status is not Applied.APPLIED
-        and (item.path not in requested.definitions or requested.definitions[item.path].critical)
+        and item.path in requested.definitions
+        and requested.definitions[item.path].critical
     ]
     if not faults:
         return None, ""
@@ -73,8 +74,16 @@ def _evidence(requested: Requested, actual: Actual) -> tuple[Status | None, str]
     return ENDS_AS[worst.status], f"{', '.join(names)}: {worst.reason or worst.status.value}"
 
 
+def _plain_errors(table: str, observed: str, actual: Actual) -> list[str]:
+    """Return why a score cannot stand for plain rounding: it must have run as its name says."""
+    wanted = table.rpartition("_")[2]
+    errors = [] if observed == wanted else [f"computed in {observed or 'an unobserved dtype'}, not {wanted}"]
+    faults = [item for item in actual.applications.get(table, ()) if item.status is not Applied.APPLIED]
+    return errors + [f"{item.path} is {item.status.value}" for item in faults[:1]]
+
+
 def _identity(
-    identity: IdentityDocument, scores: Mapping[str, Columns], rollout: Rollout
+    identity: IdentityDocument, actual: Actual, scores: Mapping[str, Columns], rollout: Rollout
 ) -> dict[str, tuple[str, ...]]:
     """Return the identity errors per arm; `recorded` carries no attestation of its own."""
     found: dict[str, tuple[str, ...]] = {}
@@ -90,6 +99,11 @@ def _identity(
         )
         if arm == Arm.ROLLOUT_DECODE.value:
             errors += decode_errors(rollout, scores[arm], reports)
+        observed = actual.compute_dtypes.get(arm, "")
+        if dtypes and observed and dtypes != {observed}:
+            errors.append(f"weights are attested in {', '.join(sorted(dtypes))}, the engine computes in {observed}")
+        if arm.startswith(BUDGET):
+            errors += _plain_errors(arm, observed, actual)
         if errors:
             found[arm] = tuple(f"{arm}: {text}" for text in errors)
     return found
@@ -144,7 +158,9 @@ def _finish(
     undeclared: list[dict[str, object]] = []
     declared = _declared(requested)
     for arm in VERDICT_ARMS:
-        if arm in actual.applications and arm in actual.baseline:
+        if arm in actual.applications and arm not in actual.baseline:
+            coupled.append({"path": "*", "arm": arm, "baseline": "not scored", "case": "not compared with it"})
+        elif arm in actual.applications:
             changed, semantic = coupled_changes(actual.baseline[arm], actual.applications[arm], declared, tiers)
             coupled += changed
             undeclared += semantic

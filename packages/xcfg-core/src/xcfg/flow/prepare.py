@@ -22,6 +22,7 @@ from xcfg.runtime.fingerprints import fingerprints
 from xcfg.runtime.keys import score_facts, score_key
 from xcfg.runtime.sides import request_knobs, side_knobs, unsupported
 from xcfg.schema._base import Value
+from xcfg.schema.codec import evolve
 from xcfg.schema.knobs import KnobDefinition
 from xcfg.schema.names import Arm, Role, Side
 from xcfg.schema.operators import OperatorBinding, OperatorChoice
@@ -136,6 +137,10 @@ class Preparer:
         place: Any = resolve(descriptor.placement, install_hint=descriptor.install_hint)
         request = PlacementRequest(side=side, knobs=dict(knobs), options=dict(options), devices=self.devices[side])
         placement: Placement = place(request)
+        asked, given = ({name.split(":")[0] for name in names} for names in (self.devices[side], placement.devices))
+        if asked != given:
+            reason = f"asked for {', '.join(sorted(asked))}, the runtime would run on {', '.join(sorted(given))}"
+            return evolve(placement, unsupported={**placement.unsupported, f"devices.{side}": reason})
         return placement
 
     def _bind(
@@ -159,6 +164,11 @@ class Preparer:
         )
         bound = {}
         for operation, choices in case.operators.items():
+            if operation not in descriptor.operators:
+                reasons[f"operators.{operation}.{side}"] = (
+                    f"the runtime {descriptor.name!r} does not inject {operation}"
+                )
+                continue
             try:
                 bound[operation] = session.resolve(operation, side, choices[side], context)
             except OperatorResolutionError as error:
@@ -205,7 +215,11 @@ class Preparer:
             rollout=self.loaded.rollout.sha256,
             placement=placement,
             columns=self.options.columns,
-            environment=scoring_environment(sources=tuple(descriptor.sources), devices=tuple(placement.devices)),
+            environment=scoring_environment(
+                sources=tuple(descriptor.sources),
+                devices=tuple(placement.devices),
+                programs=self._programs(spec, placement),
+            ),
         )
         launch = LaunchSpec(
             spec=spec,
@@ -233,6 +247,14 @@ class Preparer:
         label = f"{case.label} · {arm}" if table == arm else table
         return ScoreJob(key, facts, arm, table, side, knobs, bindings, launch, request, label)
 
+    @staticmethod
+    def _programs(spec: WorkerSpec, placement: Placement) -> tuple[str, ...]:
+        """Return what a command of the user's own runs: its words that are files, and the module of `adapter`."""
+        return (
+            *placement.command,
+            *((f"{spec.options['adapter']}",) if placement.command and "adapter" in spec.options else ()),
+        )
+
     def _add_recorded(self, jobs: dict[str, ScoreJob]) -> None:
         rollout = self.loaded.rollout
         if "recorded_logprob" not in rollout.tensors:
@@ -245,14 +267,21 @@ class Preparer:
         )
 
     def _reference(self, case: ExperimentCase) -> dict[str, ScoreJob]:
-        """Return the jobs of the precision budget: one precise score, and plain eager and sdpa per compute dtype."""
+        """Return the jobs of the precision budget: one precise score, and plain eager and sdpa per compute dtype.
+
+        Where they cannot be scored there is no budget and the event says why; the case itself loses nothing.
+        """
         descriptor = self.runtimes.reference
         if descriptor is None or not self.loaded.plan.reference or self.checkpoint.folder is None:
             return {}
         dtypes = sorted({str(case.knobs["rollout.dtype"]), str(case.knobs["training.compute_dtype"])})
         precise = "float64" if "float32" in dtypes else "float32"
         wanted = [(precise, "eager"), *((dtype, attention) for dtype in dtypes for attention in ("eager", "sdpa"))]
-        jobs = (self._reference_job(descriptor, dtype, attention) for dtype, attention in wanted)
+        try:
+            jobs = [self._reference_job(descriptor, dtype, attention) for dtype, attention in wanted]
+        except UsageError as error:
+            self.options.on_event({"event": "no_reference", "label": case.label, "reason": error.message})
+            return {}
         return {job.table: job for job in jobs}
 
     def _reference_job(self, descriptor: RuntimeDescriptor, dtype: str, attention: str) -> ScoreJob:
@@ -269,7 +298,7 @@ class Preparer:
         stand_in = ExperimentCase(
             case_id="", label=name, knobs=knobs, delta={}, operators={SELECTED_LOGPROB: {side: choice}}
         )
-        reasons: dict[str, str] = {}
+        reasons = dict(placement.unsupported)
         bindings = self._bind(stand_in, side, descriptor, knobs, placement, reasons)
         if reasons:
             raise UsageError(

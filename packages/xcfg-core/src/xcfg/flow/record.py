@@ -55,6 +55,7 @@ class Recorder:
     definitions: Mapping[str, KnobDefinition]
     runtimes: Mapping[str, str]
     revision: Revision
+    baseline: PreparedCase
     strict: bool
 
     def requested(self, prepared: PreparedCase) -> Requested:
@@ -158,9 +159,15 @@ class Recorder:
         return self._put(prepared, files, {}, {}, failure.status, "")
 
     def scoring_key(self, prepared: PreparedCase) -> str:
-        """Return the scoring key of a case: its side scores, or its refusals."""
+        """Return the scoring key of a case: its side scores or refusals, and the baseline it is held against."""
         named = {name: job.key for name, job in (*prepared.jobs.items(), *prepared.reference.items())}
-        return case_scoring_key(named, {"unsupported": prepared.unsupported, "verdict_arm": prepared.verdict_arm})
+        extra = {
+            "unsupported": prepared.unsupported,
+            "verdict_arm": prepared.verdict_arm,
+            "delta": plain(prepared.case.delta),
+            "baseline": {name: job.key for name, job in self.baseline.jobs.items()},
+        }
+        return case_scoring_key(named, extra)
 
     def _put(
         self,

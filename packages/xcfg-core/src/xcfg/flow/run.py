@@ -10,19 +10,21 @@ from pathlib import Path
 
 from xcfg.artifacts.store import Store
 from xcfg.artifacts.stored import StoredAttempt
-from xcfg.errors import InterruptedRunError
+from xcfg.errors import ArtifactError, InterruptedRunError
 from xcfg.flow.checkpoints import Checkpoint, find_checkpoint
+from xcfg.flow.documents import Failure
 from xcfg.flow.inputs import Loaded, load_inputs
 from xcfg.flow.judge import judge
 from xcfg.flow.options import RunOptions
 from xcfg.flow.prepare import PreparedCase, Preparer, ScoreJob
 from xcfg.flow.record import Recorder, failure_document, failure_of
-from xcfg.flow.resume import resumable
+from xcfg.flow.resume import resumable, what_differed
 from xcfg.flow.runtimes import choose_runtimes
 from xcfg.flow.scores import ScoreFailure, Scorer, SideScore
 from xcfg.flow.summary import case_summary, run_summary
 from xcfg.plugin.manager import PluginManager
 from xcfg.running.pool import WorkerPool
+from xcfg.runtime.environment import forget_environment
 from xcfg.schema.codec import plain
 from xcfg.schema.names import Status
 from xcfg.schema.summary import CaseSummary, RunSummary
@@ -33,12 +35,13 @@ def run(file: Path, manager: PluginManager, options: RunOptions) -> RunSummary:
 
     Raises UsageError and IdentityError before anything is started. Ctrl-C ends with exit_code 130 in the summary.
     """
+    forget_environment()
     loaded = load_inputs(file, manager, options.selection)
     runtimes = choose_runtimes(loaded.experiment, manager, options)
     checkpoint = find_checkpoint(
         loaded.rollout.manifest.checkpoint.uri,
         manager,
-        runtimes=(options.rollout, options.training),
+        synthetic={runtimes.rollout.synthetic, runtimes.training.synthetic} - {""},
         base_dir=loaded.experiment.base_dir,
         digest=loaded.rollout.manifest.checkpoint.digest,
     )
@@ -56,6 +59,7 @@ def run(file: Path, manager: PluginManager, options: RunOptions) -> RunSummary:
         definitions=preparer.definitions,
         runtimes={"rollout": options.rollout, "training": options.training},
         revision=revision,
+        baseline=prepared[0],
         strict=loaded.experiment.strict_fallback,
     )
     with tempfile.TemporaryDirectory(prefix="xcfg-") as scratch:
@@ -77,6 +81,10 @@ def describe(loaded: Loaded) -> dict[str, object]:
     """Return experiment.json: the normalised experiment without paths of this machine."""
     document: dict[str, object] = plain(loaded.experiment)
     return {name: value for name, value in document.items() if name not in ("base_dir", "source")}
+
+
+WITHOUT_COMPARISON = (Status.UNSUPPORTED, Status.WORKER_FAILED)
+"""Statuses that an engine's own readback can end in after it has scored; their attempts say why and hold no figure."""
 
 
 @dataclass
@@ -123,6 +131,8 @@ class Run:
             if attempt is not None:
                 self._done(item, attempt, resumed=True)
                 return True
+            for line in what_differed(self.recorder, item):
+                self.options.on_event({"event": "rescored", "label": item.case.label, "reason": line})
         if not item.unsupported:
             return False
         reason = "; ".join(f"{path}: {why}" for path, why in sorted(item.unsupported.items()))
@@ -147,8 +157,7 @@ class Run:
         failed = [(arm, outcome) for arm, outcome in outcomes.items() if isinstance(outcome, ScoreFailure)]
         if failed:
             arm, failure = failed[0]
-            attempt = self.recorder.write_failure(item, failure_of(arm, failure), failure.logs)
-            self._done(item, attempt, reason=f"{arm}: {failure.reason}", seconds=self._charge(item, started))
+            self._fail(item, failure_of(arm, failure), started, failure.logs)
             return
         scores = {arm: outcome for arm, outcome in outcomes.items() if isinstance(outcome, SideScore)}
         for name, job in item.reference.items():
@@ -161,9 +170,25 @@ class Run:
             self.recorder.identity(scores, self._weights(scores)),
         )
         columns = {name: score.columns for name, score in scores.items()}
-        judgement = judge(*documents, columns, self.loaded.rollout, self.loaded.contract)
+        try:
+            judgement = judge(*documents, columns, self.loaded.rollout, self.loaded.contract)
+        except ArtifactError as error:
+            self._fail(item, failure_document(Status.INVALID_ARTIFACT, error.message), started)
+            return
+        status = Status(judgement.comparison.status)
+        if status in WITHOUT_COMPARISON:
+            applications = tuple(record for score in scores.values() for record in score.applications)
+            reason = judgement.comparison.reason
+            self._fail(item, failure_document(status, reason, applications=applications), started)
+            return
         attempt = self.recorder.write(item, documents, scores, judgement)
         self._done(item, attempt, seconds=self._charge(item, started))
+
+    def _fail(
+        self, item: PreparedCase, failure: Failure, started: float, logs: Mapping[str, Path] | None = None
+    ) -> None:
+        attempt = self.recorder.write_failure(item, failure, logs or {})
+        self._done(item, attempt, reason=failure.reason, seconds=self._charge(item, started))
 
     def _baseline_scores(self) -> dict[str, SideScore]:
         """Return the baseline's side scores, also where the baseline itself was resumed."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from xcfg.errors import UsageError
@@ -11,6 +12,8 @@ from xcfg.plugin.manager import PluginManager
 from xcfg.running.external import EXTERNAL, describe
 from xcfg.schema.experiment import Experiment
 from xcfg.schema.runtime import RuntimeDescriptor
+
+DEVICE = re.compile(r"[a-z]+(:[0-9]{1,3})?")
 
 
 @dataclass(frozen=True)
@@ -29,16 +32,30 @@ class Runtimes:
 def choose_runtimes(experiment: Experiment, manager: PluginManager, options: RunOptions) -> Runtimes:
     """Return usable runtimes. Raises UnknownNameError, PluginError, MissingDependencyError or UsageError."""
     return Runtimes(
-        rollout=_usable(experiment, manager, options.rollout, "rollout"),
-        training=_usable(experiment, manager, options.training, "training"),
+        rollout=_usable(experiment, manager, options, options.rollout, "rollout"),
+        training=_usable(experiment, manager, options, options.training, "training"),
         reference=_reference(manager, options),
     )
 
 
-def _usable(experiment: Experiment, manager: PluginManager, name: str, side: str) -> RuntimeDescriptor:
+def check_devices(record: RuntimeDescriptor, side: str, devices: object) -> None:
+    """Raise UsageError for device names that are malformed or of a type that the runtime does not declare."""
+    hint = f"The runtime {record.name!r} runs on: {', '.join(record.devices)}; e.g. cuda:0,cuda:1."
+    if not isinstance(devices, (tuple, list)) or not devices:
+        raise UsageError(f"the {side} devices are {devices!r}, not a list of names", hint=hint)
+    for device in devices:
+        if not isinstance(device, str) or not DEVICE.fullmatch(device) or device.split(":")[0] not in record.devices:
+            raise UsageError(f"the runtime {record.name!r} has no device {device!r} for the {side} side", hint=hint)
+
+
+def _usable(
+    experiment: Experiment, manager: PluginManager, options: RunOptions, name: str, side: str
+) -> RuntimeDescriptor:
     record: RuntimeDescriptor = manager.runtime(name).record
     if record.name == EXTERNAL.name:
         record = describe(experiment.runtime_options)
+    devices = options.rollout_devices if side == "rollout" else options.training_devices
+    check_devices(record, side, devices)
     if not record.arms.get(side):
         able = ", ".join(sorted(record.arms)) or "none"
         raise UsageError(

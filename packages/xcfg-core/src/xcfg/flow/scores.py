@@ -18,7 +18,9 @@ from xcfg.artifacts.store import Store
 from xcfg.artifacts.stored import ScoreFacts, StoredScore
 from xcfg.artifacts.tensors import save_pt
 from xcfg.errors import (
+    ArtifactError,
     ExecutionError,
+    IdentityError,
     LaunchError,
     MissingRankError,
     ScoreTimeoutError,
@@ -159,7 +161,7 @@ class Scorer:
             return self._publish(job, raw)
         except EvidenceRefusedError as error:
             return ScoreFailure(error.status, error.message, applications=error.applications)
-        except (ExecutionError, UsageError) as error:
+        except (ExecutionError, UsageError, ArtifactError, IdentityError) as error:
             elapsed = {"build": 0.0, "score": time.monotonic() - started}
             return ScoreFailure(_status_of(error), str(error), logs=getattr(error, "logs", {}), seconds=elapsed)
 
@@ -254,6 +256,10 @@ def _status_of(error: XcfgError) -> Status:
     named = ERROR_STATUS.get(getattr(error, "error_kind", ""))
     if named is not None:
         return named
+    if isinstance(error, ArtifactError):
+        return Status.INVALID_ARTIFACT
+    if isinstance(error, IdentityError):
+        return Status.INVALID_IDENTITY
     if isinstance(error, ScoreTimeoutError):
         return Status.TIMEOUT
     if isinstance(error, LaunchError):

@@ -116,7 +116,9 @@ def expected_weights(folder: Path, dtype: str) -> dict[str, str]:
     import torch
     from safetensors import safe_open
 
-    target = getattr(torch, dtype)
+    target = getattr(torch, dtype, None)
+    if not isinstance(target, torch.dtype):
+        raise IdentityError(f"{dtype!r} is no dtype in which weights can be expected", hint="The engine reported it.")
     result: dict[str, str] = {}
     for file in weight_files(folder):
         with safe_open(file, framework="pt") as handle:

@@ -40,9 +40,7 @@ class Alignment:
         return tuple(sorted({self.rollout.name, self.training.name}))
 
 
-def resolve_alignments(
-    experiment: Experiment, catalogue: Catalogue, named: Collection[str]
-) -> tuple[Alignment, ...]:
+def resolve_alignments(experiment: Experiment, catalogue: Catalogue, named: Collection[str]) -> tuple[Alignment, ...]:
     """Return the align entries with their partners. named: the paths that the experiment mentions.
 
     Raises ConfigError for a knob that cannot be aligned, with its reason.
@@ -55,9 +53,7 @@ def resolve_alignments(
     return tuple(resolved)
 
 
-def _resolve(
-    entry: Align, knob: KnobDefinition, catalogue: Catalogue, named: Collection[str], where: str
-) -> Alignment:
+def _resolve(entry: Align, knob: KnobDefinition, catalogue: Catalogue, named: Collection[str], where: str) -> Alignment:
     if knob.align is None:
         raise _refused(catalogue, knob.name, where, knob.not_alignable or "its package declares no value map")
     if two_sided(knob):
@@ -114,9 +110,7 @@ def _reference(alignment: Alignment, knob: KnobDefinition, source: str) -> Value
     return normalise_value(knob, knob.align.reference, source=source, where=alignment.where)
 
 
-def _translate(
-    alignment: Alignment, value: Value, giver: KnobDefinition, taker: KnobDefinition, source: str
-) -> Value:
+def _translate(alignment: Alignment, value: Value, giver: KnobDefinition, taker: KnobDefinition, source: str) -> Value:
     if giver.name == taker.name:
         return value
     spelling = _spelling(giver.align, value)

@@ -91,9 +91,7 @@ def _merge(experiment: Experiment, issues: list[PlanIssue]) -> list[tuple[int, A
     return list(merged.values())
 
 
-def _build(
-    axis: Axis, where: str, catalogue: Catalogue, base: Effective, issues: list[PlanIssue]
-) -> PlanAxis:
+def _build(axis: Axis, where: str, catalogue: Catalogue, base: Effective, issues: list[PlanIssue]) -> PlanAxis:
     levels: list[Level] = []
     rows: list[int] = []
     for index, raw in enumerate(axis.values):

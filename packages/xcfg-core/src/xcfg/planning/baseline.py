@@ -60,15 +60,9 @@ def build_baseline(experiment: Experiment, catalogue: Catalogue, paths: Collecti
     }
     if explicit:
         _check_logp(experiment, catalogue, knobs[LOGP_BACKEND], choices)
-    derived = {
-        side: OperatorChoice(backend=str(value))
-        for side, value in zip(SIDES, knobs[LOGP_BACKEND], strict=True)
-    }
+    derived = {side: OperatorChoice(backend=str(value)) for side, value in zip(SIDES, knobs[LOGP_BACKEND], strict=True)}
     operators = {
-        operation: {
-            side: sides.get(side, derived[side] if operation == SELECTED_LOGPROB else NATIVE)
-            for side in SIDES
-        }
+        operation: {side: sides.get(side, derived[side] if operation == SELECTED_LOGPROB else NATIVE) for side in SIDES}
         for operation, sides in sorted(mapping.items())
     }
     return Baseline(Effective(knobs=knobs, operators=operators), plain, explicit)
@@ -118,9 +112,7 @@ def _mapping(experiment: Experiment) -> dict[str, dict[str, OperatorChoice]]:
     return mapping
 
 
-def _check_logp(
-    experiment: Experiment, catalogue: Catalogue, pair: Pair, choices: dict[str, OperatorChoice]
-) -> None:
+def _check_logp(experiment: Experiment, catalogue: Catalogue, pair: Pair, choices: dict[str, OperatorChoice]) -> None:
     """Refuse logp.backend where it would say something that the explicit mapping does not do."""
     for index, axis in enumerate(experiment.interventions):
         if axis.path == LOGP_BACKEND:

@@ -52,9 +52,7 @@ class Grid:
         except ConfigError as error:
             if len(changed) == 1:
                 raise
-            return Built(
-                label, self.baseline.effective, {}, declared, Refusal("NOT_ALIGNABLE", error.message)
-            )
+            return Built(label, self.baseline.effective, {}, declared, Refusal("NOT_ALIGNABLE", error.message))
         refusal = _ineffective(changed, effective) or self.constraints.check(effective)
         return Built(label, effective, delta, declared, refusal)
 
@@ -138,9 +136,7 @@ def _ineffective(changed: list[tuple[PlanAxis, int]], effective: Effective) -> R
         else:
             lost = _lost(axis, value, effective, overruled)
         if lost:
-            return Refusal(
-                INEFFECTIVE, f"{axis.key!r} changes nothing here: the other axes of the cell overrule it"
-            )
+            return Refusal(INEFFECTIVE, f"{axis.key!r} changes nothing here: the other axes of the cell overrule it")
     return None
 
 

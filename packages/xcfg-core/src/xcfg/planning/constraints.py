@@ -36,9 +36,7 @@ class Constraints:
         """
         for item in self.items:
             if all(self._any(effective, key, values) for key, values in item.when.items()):
-                unmet = [
-                    key for key, values in item.require.items() if not self._every(effective, key, values)
-                ]
+                unmet = [key for key, values in item.require.items() if not self._every(effective, key, values)]
                 if unmet or not item.require:
                     return Refusal(item.code, item.reason or _reason(item, unmet))
         return None
@@ -56,10 +54,7 @@ class Constraints:
 
 def build_constraints(experiment: Experiment, catalogue: Catalogue) -> Constraints:
     """Return the experiment's constraints (unknown paths are refused), then those of the knobs by name."""
-    own = [
-        _normalised(item, catalogue, f"$.constraints[{index}]")
-        for index, item in enumerate(experiment.constraints)
-    ]
+    own = [_normalised(item, catalogue, f"$.constraints[{index}]") for index, item in enumerate(experiment.constraints)]
     theirs = [item for _, knob in sorted(catalogue.knobs.items()) for item in knob.constraints]
     return Constraints(items=(*own, *theirs), knobs=catalogue.knobs)
 
@@ -91,9 +86,7 @@ def _among(value: Value, values: tuple[Value, ...]) -> bool:
 
 
 def _reason(item: Constraint, unmet: list[str]) -> str:
-    when = " and ".join(
-        f"{key} is {' or '.join(map(show, values))}" for key, values in sorted(item.when.items())
-    )
+    when = " and ".join(f"{key} is {' or '.join(map(show, values))}" for key, values in sorted(item.when.items()))
     if not unmet:
         return f"not allowed: {when}"
     need = " and ".join(f"{key} must be {' or '.join(map(show, item.require[key]))}" for key in sorted(unmet))

@@ -30,9 +30,7 @@ def pair_count(levels: Sequence[int]) -> int:
     return (total * total - sum(count * count for count in levels)) // 2
 
 
-def cover(
-    levels: Sequence[int], done: Iterable[Row], allowed: Callable[[Row], bool], *, limit: int
-) -> Covering | None:
+def cover(levels: Sequence[int], done: Iterable[Row], allowed: Callable[[Row], bool], *, limit: int) -> Covering | None:
     """Return rows that, with `done`, hold every pair; None as soon as more than `limit` rows are needed.
 
     levels: per axis the number of levels beside level 0. done: rows that are cases already.

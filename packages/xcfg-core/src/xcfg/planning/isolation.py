@@ -35,9 +35,7 @@ def changes(baseline: ExperimentCase, case: ExperimentCase) -> list[str]:
     return found
 
 
-def undeclared_changes(
-    baseline: ExperimentCase, case: ExperimentCase, declared: Collection[str]
-) -> list[str]:
+def undeclared_changes(baseline: ExperimentCase, case: ExperimentCase, declared: Collection[str]) -> list[str]:
     """Return the changes that no declared key covers; a path covers both of its sides."""
     return [change for change in changes(baseline, case) if not _covered(change, declared)]
 

@@ -37,11 +37,7 @@ def listed_pairs(
             path="$.pairwise_paths",
             hint='Set "strategy": "pairwise", or remove the pairs.',
         )
-    if (
-        experiment.strategy == "pairwise"
-        and experiment.schema_version == V1
-        and not experiment.pairwise_paths
-    ):
+    if experiment.strategy == "pairwise" and experiment.schema_version == V1 and not experiment.pairwise_paths:
         raise ConfigError(
             "PAIRWISE_PATHS_REQUIRED: v1 expands listed pairs only, and none is listed",
             source=source,
@@ -143,9 +139,7 @@ def combined_cells(strategy: str, axes: Sequence[PlanAxis], pairs: Sequence[Inde
                     yield tuple(cell)
 
 
-def covering_cells(
-    axes: Sequence[PlanAxis], allowed: Callable[[Cell], bool], *, limit: int, source: str
-) -> Covering:
+def covering_cells(axes: Sequence[PlanAxis], allowed: Callable[[Cell], bool], *, limit: int, source: str) -> Covering:
     """Return the covering array beyond the allowed single cells. Raises ConfigError when it is too large."""
     levels = [len(axis.levels) for axis in axes]
     pairs = pair_count(levels)

@@ -114,14 +114,10 @@ def load(found: Found, manager: pluggy.PluginManager) -> None:
         log.debug("plugin %r", found.name, exc_info=True)
         _unregister(found, manager)
         if found.active:
-            found.reject(
-                "broken", error.message if isinstance(error, PluginError) else _import_fault(found, error)
-            )
+            found.reject("broken", error.message if isinstance(error, PluginError) else _import_fault(found, error))
     seconds = time.perf_counter() - started
     if seconds > SLOW_SECONDS:
-        log.warning(
-            "plugin %r took %.1f s to load; a plugin module should import nothing heavy", found.name, seconds
-        )
+        log.warning("plugin %r took %.1f s to load; a plugin module should import nothing heavy", found.name, seconds)
 
 
 def unload(found: Found, manager: pluggy.PluginManager, status: str, reason: str) -> None:
@@ -158,9 +154,7 @@ def _ask(plugin: object, manager: pluggy.PluginManager, kind: Kind) -> Iterator[
         yield from check_records(kind, returned)
 
 
-def implementations(
-    manager: pluggy.PluginManager, hook: str, plugin: object
-) -> list[tuple[Any, tuple[str, ...]]]:
+def implementations(manager: pluggy.PluginManager, hook: str, plugin: object) -> list[tuple[Any, tuple[str, ...]]]:
     """Return what `plugin` implements of `hook`: the function and the names of its arguments."""
     caller = getattr(manager.hook, hook)
     return [(impl.function, tuple(impl.argnames)) for impl in caller.get_hookimpls() if impl.plugin is plugin]

@@ -68,9 +68,7 @@ OPERATORS = Kind(
 RUNTIMES = Kind(
     "xcfg_runtimes", "runtime", "runtimes", RuntimeDescriptor, _named, ("adapter", "placement"), ("adapter",)
 )
-CHECKPOINTS = Kind(
-    "xcfg_checkpoints", "checkpoint", "checkpoints", CheckpointDescriptor, _named, ("factory",)
-)
+CHECKPOINTS = Kind("xcfg_checkpoints", "checkpoint", "checkpoints", CheckpointDescriptor, _named, ("factory",))
 MATRICES = Kind(
     "xcfg_debug_matrices",
     "debug matrix",
@@ -96,9 +94,7 @@ def is_planned(record: Record) -> bool:
 def check_records(kind: Kind, returned: object) -> tuple[Record, ...]:
     """Return what hook `kind.hook` returned as checked records; PluginError says what is wrong with it."""
     if not isinstance(returned, (tuple, list)):
-        raise PluginError(
-            f"{kind.hook} returned {type(returned).__name__}, not a tuple of {kind.record.__name__}"
-        )
+        raise PluginError(f"{kind.hook} returned {type(returned).__name__}, not a tuple of {kind.record.__name__}")
     records = tuple(_check_record(kind, index, item) for index, item in enumerate(returned))
     seen: set[str] = set()
     for record in records:

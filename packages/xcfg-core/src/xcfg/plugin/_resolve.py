@@ -35,9 +35,7 @@ def resolve(reference: str, *, install_hint: str = "", owner: str = "") -> Any:
     """
     of = f" of plugin {owner!r}" if owner else ""
     if not REFERENCE.fullmatch(reference):
-        raise PluginError(
-            f"{reference!r}{of} is not 'module:attr'", hint="For example 'my_kernel.backend:build'."
-        )
+        raise PluginError(f"{reference!r}{of} is not 'module:attr'", hint="For example 'my_kernel.backend:build'.")
     module_name, _, attribute = reference.partition(":")
     try:
         with quiet_stdout():
@@ -50,9 +48,7 @@ def resolve(reference: str, *, install_hint: str = "", owner: str = "") -> Any:
     except KeyboardInterrupt:
         raise
     except BaseException as error:
-        raise PluginError(
-            f"{reference!r}{of} cannot be imported: {describe(error)}", hint=install_hint
-        ) from error
+        raise PluginError(f"{reference!r}{of} cannot be imported: {describe(error)}", hint=install_hint) from error
     for part in attribute.split("."):
         try:
             found = getattr(found, part)

@@ -32,11 +32,7 @@ def block(found: Sequence[Found], names: Sequence[str]) -> None:
     if BUILTIN in names or CORE in names:
         raise UsageError(f"the plugin {BUILTIN!r} cannot be blocked", hint="It is xcfg itself.")
     for name in names:
-        hit = [
-            item
-            for item in found
-            if name in ("*", item.name) or canonical(name) == canonical(item.distribution)
-        ]
+        hit = [item for item in found if name in ("*", item.name) or canonical(name) == canonical(item.distribution)]
         for item in hit:
             item.reject("blocked", f"by {DISABLE} or --no-plugin")
         if not hit and name != "*":
@@ -47,9 +43,7 @@ def settle_names(found: list[Found]) -> None:
     """Put plugins out of use that share an entry-point name, before any of them is imported."""
     for item in [item for item in found if item.active]:
         others = [
-            other
-            for other in found
-            if other.name == item.name and other is not item and other.status != "blocked"
+            other for other in found if other.name == item.name and other is not item and other.status != "blocked"
         ]
         if item.name == BUILTIN:
             item.reject("conflict", f"the plugin name {BUILTIN!r} belongs to {CORE}")

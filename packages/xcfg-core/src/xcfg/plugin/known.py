@@ -46,9 +46,7 @@ KNOB_PREFIXES: dict[str, str] = {
 }
 """The longest prefix that fits counts."""
 
-PACKAGES = frozenset(
-    {"xcfg-testkit", "xcfg-dumps", *RUNTIMES.values(), *COMMANDS.values(), *OPERATORS.values()}
-)
+PACKAGES = frozenset({"xcfg-testkit", "xcfg-dumps", *RUNTIMES.values(), *COMMANDS.values(), *OPERATORS.values()})
 
 _TABLES = {"runtime": RUNTIMES, "command": COMMANDS, "operator backend": OPERATORS, "debug matrix": MATRICES}
 

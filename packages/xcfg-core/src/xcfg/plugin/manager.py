@@ -151,9 +151,7 @@ class PluginManager:
 
     def planned(self) -> tuple[tuple[str, Provided[Any]], ...]:
         """Return what active plugins only announce, each with the noun of its kind (`runtime`, …)."""
-        return tuple(
-            (kind.noun, item) for kind in KINDS for item in self._offered(kind) if is_planned(item.record)
-        )
+        return tuple((kind.noun, item) for kind in KINDS for item in self._offered(kind) if is_planned(item.record))
 
     # --- by name ------------------------------------------------------------------------------------------
 
@@ -322,9 +320,7 @@ class PluginManager:
             if name == item.name or canonical(name) == canonical(item.distribution):
                 return item
         if canonical(name) in known.PACKAGES:
-            raise MissingDependencyError(
-                f"plugin {name!r} is not installed", hint=f"pip install {canonical(name)}"
-            )
+            raise MissingDependencyError(f"plugin {name!r} is not installed", hint=f"pip install {canonical(name)}")
         hint = did_you_mean(name, [item.name for item in self._found])
         raise UnknownNameError(f"no plugin {name!r} is installed", hint=hint)
 

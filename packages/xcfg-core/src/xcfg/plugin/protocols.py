@@ -61,7 +61,7 @@ class SelectedLogprob(Protocol):
     """The semantic operator `selected_logprob`."""
 
     def __call__(self, logits: torch.Tensor, selected: torch.Tensor) -> torch.Tensor:
-        """logits [N, V] floating, selected int64 [N] -> log probabilities float32 or float64 [N]."""
+        """Logits [N, V] floating, selected int64 [N] -> log probabilities float32 or float64 [N]."""
         ...
 
 

@@ -46,11 +46,7 @@ def place(request: PlacementRequest) -> Placement:
     where = f"$.runtime_options.{request.side}"
     _check_names(options, where)
     command = options.get("command")
-    if (
-        not isinstance(command, (list, tuple))
-        or not command
-        or not all(isinstance(item, str) for item in command)
-    ):
+    if not isinstance(command, (list, tuple)) or not command or not all(isinstance(item, str) for item in command):
         raise ConfigError(
             "the runtime 'external' needs `command`, a list of words",
             path=f"{where}.command",
@@ -67,9 +63,7 @@ def place(request: PlacementRequest) -> Placement:
     if not isinstance(env, dict) or not all(isinstance(item, str) for pair in env.items() for item in pair):
         raise ConfigError("env must map names to strings", path=f"{where}.env")
     declared_arms(request.side, options)
-    return Placement(
-        world_size=world_size, processes=1, env=dict(env), command=tuple(command), devices=request.devices
-    )
+    return Placement(world_size=world_size, processes=1, env=dict(env), command=tuple(command), devices=request.devices)
 
 
 def declared_arms(side: str, options: dict[str, Any]) -> tuple[str, ...]:
@@ -77,9 +71,7 @@ def declared_arms(side: str, options: dict[str, Any]) -> tuple[str, ...]:
     possible = ARMS.get(side, ())
     arms = options.get("arms", list(possible))
     if not isinstance(arms, (list, tuple)) or not arms:
-        raise ConfigError(
-            "arms must be a list of arms", path=f"$.runtime_options.{side}.arms", hint=f"Of {possible}."
-        )
+        raise ConfigError("arms must be a list of arms", path=f"$.runtime_options.{side}.arms", hint=f"Of {possible}.")
     for arm in arms:
         if arm not in possible:
             raise ConfigError(

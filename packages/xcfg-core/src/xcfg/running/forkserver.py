@@ -212,7 +212,7 @@ def _fork(question: dict[str, Any], inherited: list[socket.socket]) -> int:
     try:
         os.setsid()
         for item in inherited:
-            item.close()
+            os.close(item.fileno())  # close() alone waits for the files that were made from the socket
         log = os.open(question["log"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
         os.dup2(log, 1)
         os.dup2(log, 2)

@@ -101,9 +101,7 @@ class WorkerPool:
             return self._score(launch, request, check)
         except KeyboardInterrupt:
             self.close(kill=True)
-            raise InterruptedRunError(
-                "interrupted while a worker was used", hint="All workers were ended."
-            ) from None
+            raise InterruptedRunError("interrupted while a worker was used", hint="All workers were ended.") from None
         except InterruptedRunError:
             self.close(kill=True)
             raise

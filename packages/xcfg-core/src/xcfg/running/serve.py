@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from xcfg.errors import IdentityError, XcfgError
-from xcfg.plugin.protocols import Generator, RankContext, RuntimeAdapter
 from xcfg.plugin._resolve import resolve
+from xcfg.plugin.protocols import Generator, RankContext, RuntimeAdapter
 from xcfg.running import exchange as files
 from xcfg.running.guard_link import tie_to_supervisor
 from xcfg.schema.codec import evolve, pretty_json
@@ -149,9 +149,7 @@ class _Rank:
                 raise NotImplementedError(f"protocol {spec.protocol!r}; this worker speaks {PROTOCOL!r}")
             self.adapter = make(spec)
             reports = self._reports_of_build(spec)
-            encoded = {
-                report.rank: (report, files.encode_report(self._timed(report, started))) for report in reports
-            }
+            encoded = {report.rank: (report, files.encode_report(self._timed(report, started))) for report in reports}
         except (Exception, SystemExit) as error:  # noqa: BLE001 - any fault of an engine is a report
             traceback.print_exception(error)
             world = self.spec.world_size if self.spec else 0
@@ -236,9 +234,7 @@ class _Rank:
         from safetensors.numpy import save
 
         name = files.scores_file(request.id, report.rank)
-        sha256 = files.publish(
-            self.exchange / name, save({key: _array(value) for key, value in columns.items()})
-        )
+        sha256 = files.publish(self.exchange / name, save({key: _array(value) for key, value in columns.items()}))
         return evolve(report, tensors_sha256=sha256)
 
     def _generate(self, request: ScoreRequest) -> list[ScoreReport]:
@@ -246,17 +242,11 @@ class _Rank:
             raise NotImplementedError(f"the adapter {type(self.adapter).__name__!r} cannot sample")
         prompts = request.generate.get("prompts")
         if not isinstance(prompts, list) or not prompts:
-            raise IdentityError(
-                "the request has no prompts to continue", hint="Put them in generate['prompts']."
-            )
+            raise IdentityError("the request has no prompts to continue", hint="Put them in generate['prompts'].")
         answers = self.adapter.generate(request, prompts)
         if len(answers) != len(prompts):
-            raise IdentityError(
-                f"the adapter returned {len(answers)} continuations for {len(prompts)} prompts"
-            )
-        sha256 = files.publish(
-            self.exchange / files.generated_file(request.id, self.rank), pretty_json(answers)
-        )
+            raise IdentityError(f"the adapter returned {len(answers)} continuations for {len(prompts)} prompts")
+        sha256 = files.publish(self.exchange / files.generated_file(request.id, self.rank), pretty_json(answers))
         return [ScoreReport(request_id=request.id, rank=self.rank, tensors_sha256=sha256)]
 
     def _frozen(self) -> Rollout:
@@ -264,9 +254,7 @@ class _Rank:
             from xcfg.identity.rollout import read_rollout
 
             if self.spec is None or not self.spec.rollout:
-                raise IdentityError(
-                    "this worker was built without a frozen rollout, so it has nothing to score"
-                )
+                raise IdentityError("this worker was built without a frozen rollout, so it has nothing to score")
             self._rollout = read_rollout(Path(self.spec.rollout))
         return self._rollout
 

@@ -108,9 +108,7 @@ class Worker:
         """Return every rank's BuildReport once the engine stands; if it does not, kill and raise."""
         if self.builds:
             return self.builds
-        gathering = files.Gathering(
-            self.exchange, "ready-", BuildReport, self.placement.world_size, files.check_build
-        )
+        gathering = files.Gathering(self.exchange, "ready-", BuildReport, self.placement.world_size, files.check_build)
         reports = self._await(gathering, BuildFault, self._started + self.build_timeout, self.build_timeout)
         if gathering.failed:
             error = self._reported(gathering.failed[0], BuildFault, usable=False)
@@ -140,9 +138,7 @@ class Worker:
         reports = self._await(gathering, ScoreFault, deadline, self.score_timeout)
         self.served += 1
         if gathering.failed:
-            usable = (
-                self.alive and not gathering.missing and not any(report.broken for report in gathering.failed)
-            )
+            usable = self.alive and not gathering.missing and not any(report.broken for report in gathering.failed)
             error = self._reported(gathering.failed[0], ScoreFault, usable=usable)
             if not usable:
                 self.kill()
@@ -199,10 +195,7 @@ class Worker:
         return any(character in str(self.exchange) for character in "?#")
 
     def _short_folder(self) -> Path:
-        return (
-            Path(tempfile.gettempdir())
-            / f"xcfg-{hashlib.sha256(str(self.exchange).encode()).hexdigest()[:16]}"
-        )
+        return Path(tempfile.gettempdir()) / f"xcfg-{hashlib.sha256(str(self.exchange).encode()).hexdigest()[:16]}"
 
     def _rendezvous(self) -> str:
         """A `file://` URL; torch takes the path literally, but a `?` or `#` would end it."""
@@ -230,9 +223,7 @@ class Worker:
             raise self._broke(files.ProtocolError(f"the exchange folder failed: {error}"), kind) from None
         return tuple(gathering.reports[rank] for rank in sorted(gathering.reports))
 
-    def _poll(
-        self, gathering: files.Gathering[R], kind: type[WorkerFault], deadline: float, limit: float
-    ) -> None:
+    def _poll(self, gathering: files.Gathering[R], kind: type[WorkerFault], deadline: float, limit: float) -> None:
         delay, settle = FIRST_DELAY, float("inf")
         while True:
             ended = {item.rank: code for item in self.processes if (code := item.ended()) is not None}
@@ -250,9 +241,7 @@ class Worker:
             time.sleep(delay)
             delay = min(delay * 1.2, LAST_DELAY)
 
-    def _check_alive(
-        self, gathering: files.Gathering[R], ended: dict[int, int], kind: type[WorkerFault]
-    ) -> None:
+    def _check_alive(self, gathering: files.Gathering[R], ended: dict[int, int], kind: type[WorkerFault]) -> None:
         if ended or time.monotonic() - self._looked > FAULT_SECONDS:
             self._looked = time.monotonic()
             for report in files.read_faults(self.exchange):
@@ -300,9 +289,7 @@ class Worker:
         )
         return self._broke(error, TimeoutFault, error_kind="timeout")
 
-    def _reported(
-        self, report: BuildReport | ScoreReport, kind: type[WorkerFault], *, usable: bool
-    ) -> WorkerFault:
+    def _reported(self, report: BuildReport | ScoreReport, kind: type[WorkerFault], *, usable: bool) -> WorkerFault:
         return make_fault(
             kind,
             f"rank {report.rank} failed {self._doing(kind)}: {report.error}",
@@ -324,17 +311,13 @@ class Worker:
     ) -> WorkerFault:
         """Kill the worker; return the error to raise, with the log as the ranks left it."""
         self.kill()
-        return make_fault(
-            kind, error.message, logs=self.logs, rank=error.rank, hint=error.hint, error_kind=error_kind
-        )
+        return make_fault(kind, error.message, logs=self.logs, rank=error.rank, hint=error.hint, error_kind=error_kind)
 
     def _check_payloads(self, request: ScoreRequest, reports: tuple[ScoreReport, ...]) -> None:
         try:
             for report in reports:
                 if report.tensors_sha256:
                     make = files.generated_file if request.generate else files.scores_file
-                    files.read_payload(
-                        self.exchange, make(request.id, report.rank), report.tensors_sha256, report.rank
-                    )
+                    files.read_payload(self.exchange, make(request.id, report.rank), report.tensors_sha256, report.rank)
         except files.ProtocolError as error:
             raise self._broke(error, ScoreFault) from None

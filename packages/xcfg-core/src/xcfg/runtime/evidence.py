@@ -35,7 +35,8 @@ def judged(
 
     A missing record is unobservable. `applied` without execution, state or inherent evidence is unobservable,
     and `applied` with an actual value other than the requested one is a fallback: an adapter is not believed,
-    and what it says about side and requested value is replaced by what the caller knows.
+    and what it says about side and requested value is replaced by what the caller knows. Settings that were
+    reported and not requested follow as they are: an undeclared change must be seen.
     """
     by_key = {(item.path, item.rank): item for item in applications}
     result = []
@@ -46,7 +47,8 @@ def judged(
                 result.append(_absent(path, side, rank, requested[path]))
             else:
                 result.append(_weigh(evolve(item, side=side, requested=requested[path])))
-    return tuple(result)
+    beside = [evolve(item, side=side) for key, item in sorted(by_key.items()) if key[0] not in requested]
+    return (*result, *beside)
 
 
 def _absent(path: str, side: str, rank: int, value: Value) -> KnobApplication:

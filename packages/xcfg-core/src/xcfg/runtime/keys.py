@@ -44,6 +44,8 @@ def score_facts(
         "checkpoint": checkpoint,
         "rollout": rollout,
         "world_size": placement.world_size,
+        "processes": placement.processes,
+        "command": list(placement.command),
         "devices": sorted({device.split(":")[0] for device in placement.devices}),
         "process_env": placement.env,
         "columns": list(columns),

@@ -102,8 +102,10 @@ def _disagreements(
     found = []
     for record in records:
         values = tensors.get(record.rank, {}).get("selected_logprob")
-        if record.role != "replica" or values is None or "selected_logprob" not in columns:
+        if record.role != "replica" or "selected_logprob" not in columns:
             continue
+        if values is None:
+            raise MissingRankError(f"rank {record.rank} is a replica and sent no selected_logprob")
         _check_ranges(record, len(active))
         if values.shape != active.shape:
             raise WorkerError(f"rank {record.rank} sent selected_logprob with shape {values.shape}, not {active.shape}")

@@ -32,6 +32,7 @@ class RuntimeDescriptor(Record):
     placement: `module:attr`, called in the supervisor as placement(PlacementRequest) -> Placement; light.
     requires: requirement strings of what must be installed (`torch>=2.6`), checked from metadata.
     sources: import packages whose sources enter the scoring key. generates: can make a frozen rollout.
+    synthetic: the name of a model without parameters that lives inside the runtime; for it no weights are expected.
     """
 
     name: str
@@ -48,6 +49,7 @@ class RuntimeDescriptor(Record):
     install_hint: str = ""
     sources: tuple[str, ...] = ()
     generates: bool = False
+    synthetic: str = ""
     status: str = "available"
     missing: str = ""
 

@@ -125,10 +125,10 @@ class ScoreReport(Record):
     compute_dtype: str = ""
     applications: tuple[KnobApplication, ...] = ()
     attestations: tuple[SequenceAttestation, ...] = ()
-    transforms: tuple[str, ...] = ()
+    transforms: tuple[str, ...] | None = None
     fold_before: str = ""
     fold_after: str = ""
-    state_unchanged: bool = True
+    state_unchanged: bool | None = None
     forwards: int = 0
     single_token_forwards: int = 0
     counters: dict[str, int] = {}

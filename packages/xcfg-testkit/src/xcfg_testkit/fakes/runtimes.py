@@ -209,6 +209,8 @@ class GoodAdapter:
             attestations=self.attestations(rollout),
             fold_before=before,
             fold_after=self.fold(),
+            transforms=(),
+            state_unchanged=True,
             forwards=rollout.sequence_count,
             single_token_forwards=singles,
         )

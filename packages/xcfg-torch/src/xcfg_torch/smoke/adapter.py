@@ -85,6 +85,7 @@ class SmokeAdapter:
     def score(self, request: ScoreRequest, rollout: Rollout) -> tuple[ScoreReport, dict[str, torch.Tensor]]:
         """Score every sequence; a batch of `batch.size` sequences is one call of the operator."""
         started = time.perf_counter()
+        generator_state = torch.get_rng_state()
         spec, operator = self._built()
         if request.arm != ARMS.get(spec.side):
             raise UnsupportedArmError(f"cpu-smoke cannot score the arm {request.arm!r} on the {spec.side} side")
@@ -121,6 +122,8 @@ class SmokeAdapter:
             ),
             fold_before=NO_PARAMETERS,
             fold_after=NO_PARAMETERS,
+            transforms=(),
+            state_unchanged=bool(torch.equal(generator_state, torch.get_rng_state())),
             forwards=operator.calls,
             counters={"operator.selected_logprob": operator.calls},
             mechanism={"scorer": "closed form", "parameters": "none"},

@@ -10,9 +10,7 @@ CORE_COMMANDS = (
         summary="Freeze one rollout, so that it can be scored again.",
         factory="xcfg.cli.cmd_freeze:freeze",
     ),
-    CommandProvider(
-        name="plan", summary="Show the cases of an experiment.", factory="xcfg.cli.cmd_plan:plan"
-    ),
+    CommandProvider(name="plan", summary="Show the cases of an experiment.", factory="xcfg.cli.cmd_plan:plan"),
     CommandProvider(
         name="run", summary="Score and compare every case of an experiment.", factory="xcfg.cli.cmd_run:run"
     ),
