@@ -12,7 +12,7 @@ unset PYTHONDONTWRITEBYTECODE
 # A Python is looked for, not downloaded: which one runs should be nobody's surprise. Export `automatic` to allow it.
 export UV_PYTHON_DOWNLOADS=${UV_PYTHON_DOWNLOADS:-never}
 # Models come from packages and folders; nothing here asks a hub.
-export HF_HUB_OFFLINE=${HF_HUB_OFFLINE:-1} HF_HUB_DISABLE_TELEMETRY=1
+export HF_HUB_OFFLINE=${HF_HUB_OFFLINE:-1} HF_HUB_DISABLE_TELEMETRY=1 HF_HUB_DISABLE_PROGRESS_BARS=1 TQDM_DISABLE=1
 # uv does not read pip's settings. A folder with a CPU build of torch saves gigabytes.
 if [[ -n ${PIP_FIND_LINKS:-} && -z ${UV_FIND_LINKS:-} ]]; then
   export UV_FIND_LINKS=${PIP_FIND_LINKS// /,}

@@ -39,6 +39,7 @@ RUNS = {
     "silent-rank": SHARDED,
     "ownerless-rank": SHARDED,
     "double-rank": SHARDED,
+    "half-column": {"interventions": [{"path": "training.attention_backend", "values": ["eager"]}]},
 }
 TRAINING_ONLY = {
     "flip-before-digest",
@@ -245,6 +246,16 @@ def test_a_rank_too_few_or_too_many(engine_runs, name, said):
     assert (run.done.code, run.case["status"]) == (4, "MISSING_RANK")
     assert said in run.case["reason"]
     assert run.case["edges"] == {}
+    assert not list(run.attempt.glob("*.pt"))
+
+
+@needs("half-column")
+def test_scores_in_a_dtype_that_hides_rounding_are_no_artifact(engine_runs):
+    """Failing means that an engine's rounded report is compared, or that it takes the other cases with it."""
+    run = engine_runs("half-column")
+    assert run.done.code == 3
+    assert [case["status"] for case in run.done.document["cases"]] == ["INVALID_ARTIFACT"] * 2
+    assert all("float16" in case["reason"] or "<f2" in case["reason"] for case in run.done.document["cases"])
     assert not list(run.attempt.glob("*.pt"))
 
 

@@ -12,6 +12,7 @@ import pytest
 
 DRIVERS = Path(__file__).parent / "drivers"
 ENGINES = ("faulty_engines",)
+LIMIT = 60
 STOPS = (11, 70, 30, 40, 20)
 """Each run goes on where the last one died, so that these walk through a whole run."""
 
@@ -35,6 +36,23 @@ def ends_well(lab, experiment, root, *arguments, flag=None, cases=1):
     return done
 
 
+@pytest.fixture(scope="module")
+def hanging(lab, frozen, tmp_path_factory):
+    """A run whose training worker hangs; it waits for its limit while other tests work."""
+    folder = tmp_path_factory.mktemp("hanging")
+    flag, root = folder / "flag", folder / "runs"
+    experiment = lab.experiment(folder / "held.json", frozen)
+    words = ("--json", "--training", "faulty-waiting", "--timeout-seconds", LIMIT)
+    environment = holding(flag, "training")
+    return (
+        lab.start("run", experiment, "--output-root", root, *words, plugins=ENGINES, **environment),
+        experiment,
+        root,
+        flag,
+    )
+
+
+@pytest.mark.usefixtures("hanging")
 @pytest.mark.timeout(1500)
 def test_kill_9_at_every_write_boundary(lab, tmp_path, record_property):
     """Failing means that a run that dies at some moment loses, repeats or falsifies something."""
@@ -98,20 +116,17 @@ def test_kill_9_of_a_worker_that_scores(lab, frozen, tmp_path, side, rank):
     assert not list(root.glob("*/scores/*.r2"))
 
 
-def test_a_worker_that_hangs(lab, frozen, tmp_path):
+def test_a_worker_that_hangs(lab, hanging):
     """Failing means that a hanging engine hangs the run."""
-    flag, root = tmp_path / "flag", tmp_path / "runs"
-    experiment = lab.experiment(tmp_path / "held.json", frozen)
-    words = ("--training", "faulty-waiting")
-    limit = ("--timeout-seconds", 45)
-    done = lab.run(experiment, root, *words, *limit, plugins=ENGINES, **holding(flag, "training"))
+    running, experiment, root, flag = hanging
+    done = lab.checked(running.end())
     case = done.case()
     assert (done.code, case["status"], case["edges"]) == (4, "TIMEOUT", {})
-    assert "gave no answer within 45 s" in case["reason"]
+    assert f"gave no answer within {LIMIT} s" in case["reason"]
     log = next(lab.attempt(root, case).glob("worker-*.log")).read_text()
     assert "in held" in log, "the log does not say where the worker hung"
     lab.verified(root)
-    ends_well(lab, experiment, root, *words, flag=flag)
+    ends_well(lab, experiment, root, "--training", "faulty-waiting", flag=flag)
 
 
 def test_ctrl_c(lab, frozen, tmp_path):

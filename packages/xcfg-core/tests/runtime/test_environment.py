@@ -211,7 +211,44 @@ def test_a_device_is_described_by_its_kind(monkeypatch):
     assert scoring_environment(sources=(), devices=("cuda:1",)) == gpu
 
 
-def test_a_further_distribution_counts_only_where_it_is_installed():
-    facts = scoring_environment(sources=(), devices=("cpu",), distributions=("pytest", "kit-nowhere"))
-    assert facts["version:pytest"] == pytest.__version__
-    assert "version:kit-nowhere" not in facts
+@pytest.fixture
+def programs():
+    """programs(*words): the facts about the words of a user's own command."""
+
+    def facts(*words: str) -> dict[str, str]:
+        found = scoring_environment(sources=(), devices=("cuda:0",), programs=words)
+        return {name: value for name, value in found.items() if name.startswith("program:")}
+
+    return facts
+
+
+def test_a_program_is_its_bytes_and_not_its_place(programs, tmp_path):
+    for folder, text in (("a", "1"), ("b", "1"), ("c", "2")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "score.py").write_text(text)
+    first, same, other = (programs("python", str(tmp_path / folder / "score.py")) for folder in "abc")
+    assert first == same == {"program:1:score.py": hashlib.sha256(b"1").hexdigest()} != other
+
+
+def test_two_programs_of_one_name_both_count(programs, tmp_path):
+    words = []
+    for folder in "ab":
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "score.py").write_text(folder)
+        words.append(str(tmp_path / folder / "score.py"))
+    before = programs(*words)
+    (tmp_path / "a" / "score.py").write_text("changed")
+    assert programs(*words) != before
+
+
+def test_a_module_of_the_user_s_is_its_sources(programs, package):
+    package({"kit_env/__init__.py": "1"})
+    before = programs("kit_env.adapter:Mine")
+    assert before == {"program:0:kit_env.adapter:Mine": digest_by_hand({"__init__.py": "1"})}
+    package({"kit_env/__init__.py": "2"})
+    assert programs("kit_env.adapter:Mine") != before
+
+
+@pytest.mark.parametrize("word", ["", "python", "-c", "x" * 5000, "a\0b", "--flag=1", "/no/such/file.py"])
+def test_a_word_that_is_no_file_is_no_fact_and_no_crash(word, programs):
+    assert programs(word) == {}

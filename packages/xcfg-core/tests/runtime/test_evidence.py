@@ -72,9 +72,14 @@ def test_what_an_adapter_admits_is_kept_with_its_reason(status, application):
     assert (item.status, item.reason) == (status, "since")
 
 
-def test_a_record_of_a_knob_or_rank_nobody_asked_about_is_dropped(application):
-    items = judged({"a": 1}, [application("a"), application("z"), application("a", rank=5)], [0], "training")
-    assert [(item.path, item.rank) for item in items] == [("a", 0)]
+def test_what_nobody_asked_about_is_shown_as_it_is_and_a_strange_rank_is_not(application):
+    """An undeclared change must be seen; a rank outside the world says nothing about the requested knob."""
+    reported = [application("z", 7, kind=None, side="rollout"), application("a"), application("a", rank=5)]
+    items = judged({"a": 1}, reported, [0], "training")
+    assert [(item.path, item.rank, item.side, item.actual) for item in items] == [
+        ("a", 0, "training", 1),
+        ("z", 0, "training", 7),
+    ]
 
 
 def test_what_was_read_later_replaces_what_was_read_before(application):

@@ -168,6 +168,11 @@ def test_an_owner_without_scores_is_refused():
             merge_ranks([report(0, "owner", (0, 6))], tensors, ACTIVE)
 
 
+def test_a_replica_without_scores_is_a_missing_rank():
+    with pytest.raises(MissingRankError, match="rank 1 is a replica"):
+        merge_ranks([report(0, "owner", (0, 6)), report(1, "replica")], {0: values(0)}, ACTIVE)
+
+
 @pytest.mark.parametrize("other", [np.zeros(6), np.zeros((6, 2), dtype=np.float32), np.zeros(6, dtype=np.int32)])
 def test_owners_that_disagree_about_a_column_are_refused_instead_of_cast(other):
     reports = [report(0, "owner", (0, 3)), report(1, "owner", (3, 6))]

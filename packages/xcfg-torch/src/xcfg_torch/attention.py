@@ -5,9 +5,7 @@ watch sees `scaled_dot_product_attention`, a softmax over scores (the eager path
 while an attention module runs, whoever calls it.
 
 Looking at every torch call costs a decode step of a small model 5 to 7 %. So every call of an attention module
-is counted, and it is watched when it is the first, second, fourth, eighth ... of its layer and kind of input
-since the counters were cleared: every kind that occurs is seen in every score, and a change that comes with a
-growing context is seen before the context has doubled.
+is counted by layer and kind of input, and watched in samples, in every score anew.
 """
 
 from __future__ import annotations
@@ -26,6 +24,26 @@ _SOFTMAX = (functional.softmax, torch.softmax, torch.Tensor.softmax)
 KERNEL_KINDS = ("sdpa", "eager", "flash")
 
 
+class Sampler:
+    """Counts calls by kind, and says which to look at: of every kind the first, second, fourth, eighth ...
+
+    So every kind that occurs is looked at, and what changes as a context grows is seen before it has doubled.
+    """
+
+    def __init__(self) -> None:
+        """Start with nothing counted."""
+        self.counts: dict[tuple[Any, ...], int] = {}
+
+    def clear(self) -> None:
+        """Forget all counts, so that the next call of every kind is looked at again."""
+        self.counts.clear()
+
+    def take(self, kind: tuple[Any, ...]) -> bool:
+        """Count a call of `kind`; return whether it is to be looked at."""
+        self.counts[kind] = count = self.counts.get(kind, 0) + 1
+        return count & (count - 1) == 0
+
+
 class AttentionWatch(TorchFunctionMode):
     """Counts attention modules by layer, and the kernels of those calls that it watches.
 
@@ -37,13 +55,13 @@ class AttentionWatch(TorchFunctionMode):
         super().__init__()
         self._chosen: dict[tuple[Any, ...], str] = {}
         self._running: list[int] = []
-        self._seen: dict[tuple[Any, ...], int] = {}
+        self._sampler = Sampler()
         self.kernel_calls: dict[int, Counter[str]] = {}
         self.kernels: Counter[str] = Counter()
 
     def clear(self) -> None:
         """Forget all counts, so that the next call of every layer is watched again."""
-        self._seen.clear()
+        self._sampler.clear()
         self.kernel_calls.clear()
         self.kernels.clear()
 
@@ -55,8 +73,7 @@ class AttentionWatch(TorchFunctionMode):
         """
         # Once per layer and step, so the form of the mask is kept raw and spelled only when somebody asks.
         kind = (index, None if mask is None else (mask.dtype, mask.ndim), dtype, single)
-        self._seen[kind] = count = self._seen.get(kind, 0) + 1
-        if count & (count - 1):
+        if not self._sampler.take(kind):
             return False
         self._running.append(index)
         self.kernel_calls.setdefault(index, Counter())["watched"] += 1
@@ -72,7 +89,7 @@ class AttentionWatch(TorchFunctionMode):
     def calls(self) -> dict[int, Counter[str]]:
         """Layer -> kind (`modules`, `watched`, `sdpa`, `eager`, `flash`) -> calls."""
         found: dict[int, Counter[str]] = {}
-        for (index, *_), count in self._seen.items():
+        for (index, *_), count in self._sampler.counts.items():
             found.setdefault(index, Counter())["modules"] += count
         for index, counts in self.kernel_calls.items():
             found[index].update(counts)
@@ -82,7 +99,7 @@ class AttentionWatch(TorchFunctionMode):
     def masks(self) -> Counter[str]:
         """What the modules were given (`none` or `4d`) -> calls."""
         found: Counter[str] = Counter()
-        for (_, form, *_), count in self._seen.items():
+        for (_, form, *_), count in self._sampler.counts.items():
             found["none" if form is None else f"{form[1]}d"] += count
         return found
 

@@ -124,7 +124,8 @@ def _dtype(engine: Engine, requested: Value) -> Reading:
     stored = Counter(dtype_name(item.dtype) for item in engine.model.parameters())
     evidence = [state("parameters of the live model", _listing(stored))]
     if counted:
-        evidence.insert(0, execution("inputs of the matmuls in decoder blocks", _listing(counted)))
+        detail = f"{_listing(counted)}; in {engine.observer.sampled_forwards} of {engine.observer.forwards} forwards"
+        evidence.insert(0, execution("inputs of the matmuls in decoder blocks", detail))
     observed = engine.observer.compute_dtype() or None
     reason = f"matmul inputs are {_listing(counted)}" if len(counted) > 1 else ""
     if observed is None:

@@ -1,7 +1,10 @@
 """What really entered the model: hooks on the live modules, read forward by forward.
 
 Ids are taken at the embedding, positions at the rotary module, the mask at the decoder: what a wrapper was
-asked for and changed on the way would show there.
+asked for and changed on the way would show there. All of that, and every call of an attention module, is taken at
+every forward. The inputs of the matmuls (seven modules a block, 5 microseconds each) and the functions that
+attention calls are looked at in samples, see Sampler: the first call of every kind in every score, then the
+second, fourth, eighth ...
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from typing import Any
 import torch
 from xcfg.errors import WorkerError
 
-from xcfg_torch.attention import AttentionWatch
+from xcfg_torch.attention import AttentionWatch, Sampler
 from xcfg_torch.load import COARSE_FIRST, Anatomy, dtype_name
 from xcfg_torch.precision import KeepFloat64
 
@@ -37,6 +40,7 @@ class Seen:
 class Observer:
     """Hooks on one model, its counters since `clear`, and the last forward.
 
+    linear_inputs: dtype -> calls of matmuls in decoder blocks, in `sampled_forwards` of `forwards`.
     head_rows: rows of the head's input -> calls.
     """
 
@@ -48,7 +52,11 @@ class Observer:
         self.float64 = False
         self._single = False
         self._watched: list[Any] = []
-        self._linear_dtypes: dict[torch.dtype, int] = {}
+        self._forwards = Sampler()
+        self._linears = [
+            module for block in parts.blocks for module in block.modules() if isinstance(module, torch.nn.Linear)
+        ]
+        self._temporary: list[Any] = []
         self.clear()
         self._last: Seen | None = None
         self._handles: list[Any] = []
@@ -57,9 +65,11 @@ class Observer:
     def clear(self) -> None:
         """Forget all counters."""
         self.watch.clear()
+        self._forwards.clear()
         self.forwards = 0
         self.single_token_forwards = 0
-        self._linear_dtypes.clear()
+        self.sampled_forwards = 0
+        self.linear_inputs: Counter[str] = Counter()
         self.head_rows: Counter[int] = Counter()
 
     def detach(self) -> None:
@@ -82,18 +92,12 @@ class Observer:
             stack.enter_context(torch.no_grad())
             if self.float64:
                 stack.enter_context(self.keep)
-            stack.callback(self._leave_all)
+            stack.callback(self._after_forward)
             yield
-
-    @property
-    def linear_inputs(self) -> Counter[str]:
-        """Dtype -> calls of matmuls in decoder blocks."""
-        return Counter({dtype_name(dtype): count for dtype, count in self._linear_dtypes.items()})
 
     def compute_dtype(self) -> str:
         """Return the coarsest dtype that entered a matmul of a decoder block; empty when none was seen."""
-        counted = self.linear_inputs
-        return next((name for name in COARSE_FIRST if counted[name]), "")
+        return next((name for name in COARSE_FIRST if self.linear_inputs[name]), "")
 
     def _attach(self) -> None:
         parts = self.parts
@@ -104,11 +108,6 @@ class Observer:
             add(rotary.register_forward_pre_hook(self._on_rotary, with_kwargs=True))
         for index, module in parts.attention:
             add(module.register_forward_pre_hook(self._attention_hook(index), with_kwargs=True))
-        on_linear = self._linear_hook()
-        for block in parts.blocks:
-            for module in block.modules():
-                if isinstance(module, torch.nn.Linear):
-                    add(module.register_forward_pre_hook(on_linear))
         head = parts.model.get_output_embeddings()
         if head is not None:
             add(head.register_forward_pre_hook(self._on_head))
@@ -127,6 +126,9 @@ class Observer:
         ids = args[0].detach().clone()
         self._last = Seen(input_ids=ids, **getattr(self, "_entering", {}))
         self._single = ids.shape[1] == 1
+        if self._forwards.take((self._single, self._last.cached > 0, self._last.attention_mask is None)):
+            self.sampled_forwards += 1
+            self._temporary += [module.register_forward_pre_hook(self._on_linear) for module in self._linears]
         self.forwards += 1
         self.single_token_forwards += int(self._single and self._last.cached > 0)
 
@@ -153,21 +155,16 @@ class Observer:
         self._watched.pop().remove()
         self.watch.leave_layer()
 
-    def _leave_all(self) -> None:
-        """After an error inside a watched module: its hook is still there and the watch still on."""
+    def _after_forward(self) -> None:
+        """Remove what was attached for this forward alone, also after an error inside it."""
         while self._watched:
             self._watched.pop().remove()
             self.watch.leave_layer()
+        while self._temporary:
+            self._temporary.pop().remove()
 
-    def _linear_hook(self) -> Any:
-        counts = self._linear_dtypes
-
-        # Seven calls a block and step: the cheapest form that counts them all.
-        def enter(module: Any, args: tuple[Any, ...]) -> None:
-            dtype = args[0].dtype
-            counts[dtype] = counts.get(dtype, 0) + 1
-
-        return enter
+    def _on_linear(self, module: Any, args: tuple[Any, ...]) -> None:
+        self.linear_inputs[dtype_name(args[0].dtype)] += 1
 
     def _on_head(self, module: Any, args: tuple[Any, ...]) -> None:
         self.head_rows[args[0].numel() // args[0].shape[-1]] += 1

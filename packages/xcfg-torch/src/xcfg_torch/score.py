@@ -183,6 +183,7 @@ def _mechanism(
         "scorer": "decode loop with forced tokens" if decode else "full prefill",
         "batch_size": layout.batch_size,
         "shuffle_seed": layout.shuffle_seed,
+        "sampled_forwards": observer.sampled_forwards,
         "matmul_inputs": dict(observer.linear_inputs),
         "attention_kernels": dict(observer.watch.kernels),
         "attention_masks": dict(observer.watch.masks),

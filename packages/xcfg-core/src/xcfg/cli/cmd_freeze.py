@@ -19,7 +19,7 @@ from xcfg.schema.codec import parse_strict
 @click.option("--output", required=True, type=click.Path(path_type=Path), help="The new folder of the rollout.")
 @click.option("--runtime", default="torch", show_default=True, metavar="NAME")
 @click.option("--devices", default="cpu", show_default=True, metavar="LIST")
-@click.option("--set", "settings", multiple=True, metavar="PATH=VALUE", help="A knob of the rollout side.")
+@click.option("--set", "settings", multiple=True, metavar="PATH=VALUE", help="A knob of the rollout side; may be given several times.")
 @click.option("--max-new-tokens", type=int, default=64, show_default=True)
 @click.option("--temperature", type=float, default=1.0, show_default=True)
 @click.option("--top-k", type=int, default=0, show_default=True)
@@ -31,6 +31,7 @@ from xcfg.schema.codec import parse_strict
 @pass_session
 def freeze(session: Session, **given: Any) -> None:
     """Sample every prompt and freeze token ids, masks and recorded log probabilities in a new folder."""
+    from xcfg.contract import load_contract
     from xcfg.flow.freeze import FreezeOptions
     from xcfg.flow.freeze import freeze as freeze_journey
 
@@ -45,6 +46,7 @@ def freeze(session: Session, **given: Any) -> None:
         "sequences": rollout.sequence_count,
         "tokens": rollout.manifest.token_count,
         "active_tokens": rollout.manifest.active_count,
+        "minimum_sequences": load_contract().assessment.min_sequences,
         "checkpoint": {"uri": rollout.manifest.checkpoint.uri, "digest": rollout.manifest.checkpoint.digest},
     }
     emit(session, document, _show)
@@ -63,6 +65,8 @@ def _setting(text: str) -> tuple[str, Value]:
 
 def _show(document: dict[str, Any]) -> None:
     click.echo(f"frozen {document['sequences']} sequences, {document['active_tokens']} active tokens")
+    if document["sequences"] < document["minimum_sequences"]:
+        click.echo(f"  note: a precision budget needs at least {document['minimum_sequences']} sequences")
     click.echo(f"  folder      {document['path']}")
     click.echo(f"  checkpoint  {document['checkpoint']['uri']}")
     click.echo("  name it in an experiment as")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import click
@@ -53,6 +54,8 @@ def run(session: Session, file: Path, **given: object) -> None:
         on_event=progress,
         **limits,  # type: ignore[arg-type]
     )
+    # A scheduler's time limit sends TERM: it ends a run as Ctrl-C does, with workers gone and the store resumable.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     summary = run_journey(file, session.manager, options)
     progress.close()
     emit(session, summary, show_run)

@@ -65,7 +65,7 @@ def compare(dump: AnyPath, *, plugins: PluginManager | None = None, reader: str 
 
 
 def verify(path: AnyPath, *, seals_only: bool = False) -> VerifySummary:
-    """Check the evidence under `path` offline. Raises ArtifactError when there is none."""
+    """Check the evidence under `path` offline. Raises UsageError or NothingSelectedError when there is none."""
     return verify_journey.verify(Path(path), seals_only=seals_only)
 
 

@@ -63,6 +63,7 @@ def compare_dump(path: Path, manager: PluginManager, *, reader: str | None = Non
         status=comparison.status,
         assessment=comparison.assessment.assessment,
         reason=comparison.reason,
+        assessment_reason=comparison.assessment.reason,
         resumed=False,
         threshold=comparison.threshold,
         edges={edge: edge_summary(result) for edge, result in comparison.edges.items()},

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from xcfg.errors import ConfigError, UsageError, WorkerError
+from xcfg.errors import ConfigError, UsageError, WorkerError, did_you_mean
 from xcfg.flow.checkpoints import Checkpoint, find_checkpoint
 from xcfg.flow.options import Event, ignore
 from xcfg.identity.checkpoint import tokenizer_digest
@@ -28,6 +28,7 @@ from xcfg.runtime.sides import request_knobs, side_knobs, unsupported
 from xcfg.schema._base import Value
 from xcfg.schema.codec import parse_strict
 from xcfg.schema.identity import CheckpointRef, SamplingRecord, TokenizerRef
+from xcfg.schema.names import Target
 from xcfg.schema.operators import OperatorChoice
 from xcfg.schema.runtime import Placement, PlacementRequest, RuntimeDescriptor
 from xcfg.schema.worker import PROTOCOL, ScoreRequest, WorkerSpec
@@ -157,6 +158,12 @@ def _launch(
     options: FreezeOptions,
 ) -> tuple[LaunchSpec, ScoreRequest]:
     definitions = manager.knobs()
+    for path in options.settings:
+        if path in definitions and definitions[path].targets is Target.TRAINING:
+            raise UsageError(
+                f"{path!r} acts on the training side, and freeze runs the rollout side",
+                hint=did_you_mean(path.replace("training.", "rollout."), definitions),
+            )
     knobs = side_knobs(complete_settings(options.settings, definitions, KNOB_PREFIXES), definitions, "rollout")
     refused = unsupported(descriptor, "rollout", knobs)
     place: Any = resolve(descriptor.placement, install_hint=descriptor.install_hint)
@@ -240,6 +247,9 @@ def _rollout(
 ) -> Rollout:
     heads = [list(item["prompt_ids"]) for item in sampled]
     tails = [list(item["token_ids"]) for item in sampled]
+    for number, (tail, item) in enumerate(zip(tails, sampled, strict=True)):
+        if len(tail) != len(item["logprobs"]):
+            raise WorkerError(f"sample {number} has {len(tail)} tokens and {len(item['logprobs'])} log probabilities")
     ids = np.concatenate([np.asarray(head + tail, dtype=np.int64) for head, tail in zip(heads, tails, strict=True)])
     lengths = [len(head) + len(tail) for head, tail in zip(heads, tails, strict=True)]
     generated = np.concatenate([np.arange(length) >= len(head) for head, length in zip(heads, lengths, strict=True)])

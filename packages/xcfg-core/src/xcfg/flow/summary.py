@@ -45,6 +45,7 @@ def case_summary(
         resumed=resumed,
         threshold=comparison.threshold if comparison is not None else None,
         edges={name: edge_summary(edge) for name, edge in comparison.edges.items()} if comparison is not None else {},
+        assessment_reason=comparison.assessment.reason if comparison is not None and comparison.edges else "",
         seconds=Seconds(
             build=seconds.get("build", 0.0), score=seconds.get("score", 0.0), compare=seconds.get("compare", 0.0)
         ),

@@ -10,7 +10,7 @@ from xcfg.artifacts.store import Store
 from xcfg.artifacts.stored import StoredAttempt
 from xcfg.artifacts.verify import check_seals
 from xcfg.contract import load_contract
-from xcfg.errors import ArtifactError, XcfgError
+from xcfg.errors import XcfgError
 from xcfg.flow.recheck import recheck_attempt
 from xcfg.identity.rollout import Rollout, read_rollout
 from xcfg.runtime.keys import score_key
@@ -20,16 +20,12 @@ from xcfg.schema.summary import VERIFY, VerifySummary
 
 
 def verify(path: Path, *, seals_only: bool = False) -> VerifySummary:
-    """Check a runs folder, one experiment, or one attempt. Raises ArtifactError when there is nothing to check.
+    """Check a runs folder, one experiment, or one attempt.
 
-    seals_only: hashes only; imports no torch.
+    seals_only: hashes only; imports no torch. Raises UsageError when `path` does not exist, NothingSelectedError
+    when it holds no attempt and no score.
     """
     checks = check_seals(path.absolute())
-    if not checks:
-        raise ArtifactError(
-            f"{str(path)!r} holds no attempt and no side score",
-            hint="Give the output root (`runs`), an experiment's folder, or one attempt's folder.",
-        )
     if not seals_only:
         checks = tuple(_recomputed(checks))
     return VerifySummary(schema_version=VERIFY, attempts=tuple(checks))

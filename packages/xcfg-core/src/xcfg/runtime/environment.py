@@ -198,11 +198,11 @@ def scoring_environment(
             facts[f"version:{distribution}"] = version
     for package in sources:
         facts[f"source:{package}"] = package_digest(package)
-    for program in programs:
-        if Path(program).is_file():
-            facts[f"program:{Path(program).name}"] = hashlib.sha256(Path(program).read_bytes()).hexdigest()
+    for number, program in enumerate(programs):  # two words may be files of one name
+        if os.path.isfile(program):  # unlike Path.is_file it says no to a word too long for a file name
+            facts[f"program:{number}:{Path(program).name}"] = hashlib.sha256(Path(program).read_bytes()).hexdigest()
         elif ":" in program:
-            facts[f"program:{program}"] = package_digest(program.partition(":")[0])
+            facts[f"program:{number}:{program}"] = package_digest(program.partition(":")[0])
     for name, value in os.environ.items():
         if name.startswith(ALLOWED_PREFIXES) and not name.endswith(SECRET_SUFFIXES):
             facts[f"env:{name}"] = value

@@ -34,7 +34,7 @@ class Seconds(Record):
 
 
 class CaseSummary(Record):
-    """One case of a run."""
+    """One case of a run. assessment_reason: why there is no assessment, or what beside it should be known."""
 
     case_id: str
     attempt_id: str
@@ -46,6 +46,7 @@ class CaseSummary(Record):
     threshold: float | None
     edges: dict[str, EdgeSummary]
     seconds: Seconds
+    assessment_reason: str = ""
 
 
 class ContractSummary(Record):

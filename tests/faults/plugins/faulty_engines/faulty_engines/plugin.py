@@ -20,6 +20,7 @@ FAULTS = (
     "silent_rank",
     "ownerless_rank",
     "double_rank",
+    "half_column",
     "waiting",
 )
 

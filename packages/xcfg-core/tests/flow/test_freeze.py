@@ -1,0 +1,187 @@
+"""What is asked of a freeze before an engine is started, and what becomes of what the engine returned."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from xcfg.errors import ConfigError, IdentityError, UnknownNameError, UsageError, WorkerError
+from xcfg.flow.checkpoints import Checkpoint
+from xcfg.flow.freeze import FreezeOptions, _rollout, freeze, read_prompts, transform_chain
+from xcfg.schema.runtime import RuntimeDescriptor
+
+
+@pytest.fixture
+def prompts(tmp_path):
+    def write(text):
+        file = tmp_path / "prompts.jsonl"
+        file.write_bytes(text if isinstance(text, bytes) else text.encode())
+        return file
+
+    return write
+
+
+@pytest.fixture
+def options(prompts, tmp_path):
+    file = prompts('{"text": "a"}\n')
+    return lambda **more: FreezeOptions(
+        **({"checkpoint": "builtin:x", "prompts": file, "output": tmp_path / "o"} | more)
+    )
+
+
+def test_prompts_are_read_in_order_and_blank_lines_skipped(prompts):
+    text = '{"text": "a"}\n\n  \n{"token_ids": [0, 5], "id": "x"}\r\n{"text": "c"}'
+    assert read_prompts(prompts(text)) == [{"text": "a"}, {"token_ids": [0, 5], "id": "x"}, {"text": "c"}]
+
+
+@pytest.mark.parametrize("separator", ["\u2028", "\u2029", "\x85", "\x0b\x0c\x1c"])
+def test_a_line_ends_at_a_newline_and_nowhere_else(separator, prompts):
+    """JSON allows these characters raw in a text (the control ones escaped); each is a line end to str.splitlines."""
+    text = separator if separator > "\x7f" else "".join(f"\\u{ord(item):04x}" for item in separator)
+    assert read_prompts(prompts(f'{{"text": "a{text}b"}}\n')) == [{"text": f"a{separator}b"}]
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("{", "not JSON"),
+        ("NaN", "not JSON"),
+        ('{"text": "a", "text": "b"}', "twice"),
+        ("[]", "either text or token_ids"),
+        ('"text"', "either text or token_ids"),
+        ("{}", "either text or token_ids"),
+        ('{"id": "x"}', "either text or token_ids"),
+        ('{"text": "a", "token_ids": [1]}', "either text or token_ids"),
+        ('{"text": "a", "temperature": 1}', "either text or token_ids"),
+        ('{"text": ""}', "$.text: "),
+        ('{"text": null}', "$.text: "),
+        ('{"text": ["a"]}', "$.text: "),
+        ('{"text": "\\ud800"}', "Unicode"),
+        ('{"token_ids": []}', "$.token_ids: "),
+        ('{"token_ids": [-1]}', "$.token_ids: "),
+        ('{"token_ids": [true]}', "$.token_ids: "),
+        ('{"token_ids": [1.0]}', "$.token_ids: "),
+        ('{"token_ids": "1"}', "$.token_ids: "),
+        ('{"token_ids": null}', "$.token_ids: "),
+        ('{"text": "a", "id": 1}', "$.id: "),
+    ],
+)
+def test_a_faulty_prompt_is_refused_with_file_and_line(line, says, prompts):
+    file = prompts(f'{{"text": "good"}}\n\n{line}\n{{"text": "good"}}\n')
+    with pytest.raises(ConfigError) as error:
+        read_prompts(file)
+    assert error.value.message.startswith(f"{file}:3")
+    assert says in error.value.message
+
+
+@pytest.mark.parametrize("text", ["", "\n \n"])
+def test_a_file_without_a_prompt_is_refused(text, prompts):
+    with pytest.raises(ConfigError, match="holds no prompt"):
+        read_prompts(prompts(text))
+
+
+def test_a_file_that_cannot_be_read_is_refused(prompts, tmp_path):
+    for file in (tmp_path / "nowhere", tmp_path, prompts(b'{"text": "\xff"}')):
+        with pytest.raises(ConfigError, match="cannot be read"):
+            read_prompts(file)
+
+
+@pytest.mark.parametrize(
+    ("settings", "chain"),
+    [
+        ({}, ()),
+        ({"temperature": 0.7}, ("temperature:0.7",)),
+        ({"top_k": 5}, ("top_k:5",)),
+        ({"top_p": 0.9}, ("top_p:0.9",)),
+        ({"temperature": 1.0, "top_k": 0, "top_p": 1.0}, ()),
+        ({"temperature": 0.1, "top_k": 50, "top_p": 0.95}, ("temperature:0.1", "top_k:50", "top_p:0.95")),
+    ],
+)
+def test_processed_values_carry_their_transforms_in_order_and_raw_ones_none(settings, chain, options):
+    assert transform_chain(options(**settings, logprobs_mode="processed_logprobs")) == chain
+    assert transform_chain(options(**settings)) == ()
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"max_new_tokens": 0}, "max_new_tokens"),
+        ({"temperature": 0.0}, "temperature"),
+        ({"temperature": -1.0}, "temperature"),
+        ({"temperature": math.nan}, "temperature"),
+        ({"temperature": math.inf}, "temperature"),
+        ({"top_p": 0.0}, "top_p"),
+        ({"top_p": 1.1}, "top_p"),
+        ({"top_p": math.nan}, "top_p"),
+        ({"top_k": -1}, "top_k"),
+        ({"logprobs_mode": "raw"}, "logprobs_mode"),
+        ({"limit": 0}, "limit"),
+    ],
+)
+def test_settings_that_cannot_be_frozen_are_refused_before_anything_is_read(settings, says, options, manager):
+    with pytest.raises(UsageError, match=says):
+        freeze(manager, options(**settings, prompts=Path("/nowhere")))
+
+
+def test_several_faults_are_named_together(options, manager):
+    with pytest.raises(UsageError, match=r"max_new_tokens.*top_k.*limit"):
+        freeze(manager, options(max_new_tokens=0, top_k=-1, limit=-1))
+
+
+def test_a_frozen_rollout_is_never_overwritten(options, manager, tmp_path):
+    (tmp_path / "o").mkdir()
+    with pytest.raises(UsageError, match="exists"):
+        freeze(manager, options())
+    assert list((tmp_path / "o").iterdir()) == []
+
+
+def test_a_runtime_that_cannot_sample_or_is_not_there_is_refused(options, manager, tmp_path):
+    with pytest.raises(UsageError, match="does not sample"):
+        freeze(manager, options(runtime="external"))
+    with pytest.raises(UnknownNameError):
+        freeze(manager, options(runtime="extrenal"))
+    assert not (tmp_path / "o").exists()
+
+
+DESCRIPTOR = RuntimeDescriptor(name="mini", summary="", adapter="", placement="", arms={})
+CHECKPOINT = Checkpoint("builtin:x", None, "d" * 64)
+SAMPLED = [
+    {"prompt_ids": [5, 6], "token_ids": [7, 8, 9], "logprobs": [-0.5, -1.0, -1.5]},
+    {"prompt_ids": [1], "token_ids": [2], "logprobs": [-2.0]},
+    {"prompt_ids": [3, 4], "token_ids": [], "logprobs": []},
+]
+PROMPTS = [{"text": "a", "id": "first"}, {"text": "b"}, {"token_ids": [3, 4]}]
+
+
+def test_the_frozen_rollout_by_hand(options):
+    rollout = _rollout(SAMPLED, PROMPTS, CHECKPOINT, DESCRIPTOR, options(temperature=0.7, seed=3))
+    assert rollout.token_ids.tolist() == [5, 6, 7, 8, 9, 1, 2, 3, 4]
+    assert rollout.offsets.tolist() == [0, 5, 7, 9]
+    assert rollout.active.tolist() == [False, False, True, True, True, False, True, False, False]
+    assert rollout.tensors["position_ids"].tolist() == [0, 1, 2, 3, 4, 0, 1, 0, 1]
+    assert rollout.tensors["segment"].tolist() == [0, 0, 1, 1, 1, 0, 1, 0, 0]
+    recorded = rollout.tensors["recorded_logprob"]
+    assert recorded[rollout.active].tolist() == [-0.5, -1.0, -1.5, -2.0]
+    assert np.isnan(recorded[~rollout.active]).all()
+    manifest = rollout.manifest
+    assert [item.request_id for item in manifest.sequences] == ["first", "prompt-1", "prompt-2"]
+    assert (manifest.sampling.temperature, manifest.sampling.seed) == (0.7, 3)
+    assert (manifest.sampling.logprobs_mode, manifest.sampling.transform_chain) == ("raw_logprobs", ())
+    assert manifest.checkpoint.digest == "d" * 64
+
+
+@pytest.mark.parametrize("index", [0, 1])
+def test_log_probabilities_of_another_length_are_refused_although_the_total_fits(index, options):
+    """One sample short and another long by the same count would shift every value between them by a token."""
+    counts = [(2, 2), (4, 0)][index]
+    sampled = [{**item, "logprobs": [-1.0] * count} for item, count in zip(SAMPLED, (*counts, 0), strict=True)]
+    with pytest.raises(WorkerError, match=f"sample 0 has 3 tokens and {counts[0]}"):
+        _rollout(sampled, PROMPTS, CHECKPOINT, DESCRIPTOR, options())
+
+
+def test_a_sample_without_a_prompt_is_refused(options):
+    sampled = [{"prompt_ids": [], "token_ids": [7], "logprobs": [-0.5]}]
+    with pytest.raises(IdentityError, match="first position"):
+        _rollout(sampled, PROMPTS[:1], CHECKPOINT, DESCRIPTOR, options())

@@ -1,0 +1,428 @@
+"""The judgement of a real attempt, changed one fact at a time: each change must end in its own status."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from xcfg.errors import ArtifactError
+from xcfg.flow.documents import KnobFacts
+from xcfg.flow.judge import judge
+from xcfg.schema.codec import evolve
+from xcfg.schema.names import Applied, Tier
+
+ENDS = {
+    "error": "WORKER_FAILED",
+    "unsupported": "UNSUPPORTED",
+    "fallback": "FALLBACK",
+    "unobservable": "UNOBSERVABLE",
+}
+
+
+def facts(case, path, **changes):
+    definitions = {**case.requested.definitions, path: evolve(case.requested.definitions[path], **changes)}
+    case.requested = evolve(case.requested, definitions=definitions)
+
+
+def without_numbers(judgement, status):
+    comparison = judgement.comparison
+    assert comparison.status == status
+    assert (comparison.edges, comparison.threshold, judgement.token_diffs) == ({}, None, {})
+    assert comparison.assessment.assessment == "NO_REFERENCE"
+    return comparison
+
+
+def with_numbers(judgement, status):
+    comparison = judgement.comparison
+    assert comparison.status == status
+    assert comparison.edges["training_vs_rollout"].active_tokens == 6
+    assert judgement.token_diffs
+    return comparison
+
+
+def test_the_attempt_as_it_stands_passes_with_its_six_tokens(judged, rollout, contract):
+    comparison = with_numbers(judged(), "PASS")
+    edge = comparison.edges["training_vs_rollout"]
+    assert (edge.mismatches, edge.max_abs, edge.mean_abs, comparison.reason) == (0, 0.0, 0.0, "")
+    assert comparison.threshold == contract.threshold("float32", "float32")
+    assert (comparison.verdict_edge, comparison.verdict_arm) == ("training_vs_rollout", "rollout_prefill")
+    assert comparison.contract["digest"] == contract.digest
+    diffs = judged().token_diffs
+    assert {name.partition(".")[2] for name in diffs} == {"first", "second", "mask", "mismatch", "difference"}
+    assert diffs["training_vs_rollout.mask"].tolist() == rollout.active.tolist()
+
+
+# --- settings -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("status", ENDS)
+@pytest.mark.parametrize("arm", ["training", "rollout_prefill"])
+def test_a_strict_case_whose_setting_did_not_hold_has_no_number(arm, status, fault, judged):
+    fault(arm, "logp.backend", status)
+    comparison = without_numbers(judged(), ENDS[status])
+    side = "training" if arm == "training" else "rollout"
+    assert comparison.reason == f"logp.backend on {side}: {status} it was"
+
+
+@pytest.mark.parametrize("status", ENDS)
+def test_a_lenient_case_has_numbers_and_is_still_no_pass(status, fault, judged, case):
+    case.requested = evolve(case.requested, strict=False)
+    fault("training", "batch.size", status)
+    comparison = with_numbers(judged(), ENDS[status])
+    assert comparison.edges["training_vs_rollout"].status == "PASS"
+    assert comparison.reason == f"batch.size on training: {status} it was"
+
+
+@pytest.mark.parametrize("strict", [True, False])
+@pytest.mark.parametrize(("first", "second"), list(itertools.permutations(ENDS, 2)))
+def test_the_gravest_fault_of_both_sides_decides(first, second, strict, fault, judged, case):
+    case.requested = evolve(case.requested, strict=strict)
+    fault("training", "training.sharding", first)
+    fault("rollout_prefill", "rollout.dtype", second)
+    worst = min((first, second), key=list(ENDS).index)
+    assert judged().comparison.status == ENDS[worst]
+    path = "training.sharding" if worst == first else "rollout.dtype"
+    assert judged().comparison.reason.startswith(path)
+
+
+@pytest.mark.parametrize("status", ENDS)
+def test_a_setting_that_is_not_critical_ends_nothing(status, fault, judged, case):
+    facts(case, "batch.size", critical=False)
+    fault("training", "batch.size", status)
+    with_numbers(judged(), "PASS")
+
+
+def test_a_missing_reason_is_replaced_by_the_status(setting, judged):
+    setting("training", "batch.size", status=Applied.FALLBACK, reason="")
+    assert judged().comparison.reason == "batch.size on training: fallback"
+
+
+# --- identity -------------------------------------------------------------------------------------------------
+
+
+def report(case, arm, **changes):
+    reports = {**case.identity.reports, arm: tuple(evolve(item, **changes) for item in case.identity.reports[arm])}
+    case.identity = evolve(case.identity, reports=reports)
+
+
+def attested(case, arm, index, **changes):
+    items = list(case.identity.reports[arm][0].attestations)
+    items[index] = evolve(items[index], **changes)
+    report(case, arm, attestations=tuple(items))
+
+
+def weights(case, arm, **changes):
+    builds = tuple(evolve(item, weights=evolve(item.weights, **changes)) for item in case.identity.builds[arm])
+    case.identity = evolve(case.identity, builds={**case.identity.builds, arm: builds})
+
+
+OTHER = "0" * 64
+VIOLATIONS = {
+    "other tokens": lambda case, arm: attested(case, arm, 1, token_ids=OTHER),
+    "other positions": lambda case, arm: attested(case, arm, 0, position_ids=OTHER),
+    "other selected ids": lambda case, arm: attested(case, arm, 0, selected_ids=OTHER),
+    "another length": lambda case, arm: attested(case, arm, 0, length=4),
+    "a sequence left out": lambda case, arm: report(
+        case, arm, attestations=case.identity.reports[arm][0].attestations[:1]
+    ),
+    "nothing attested": lambda case, arm: report(case, arm, attestations=()),
+    "parameters changed": lambda case, arm: report(case, arm, fold_after="00000001"),
+    "no fold": lambda case, arm: report(case, arm, fold_before=""),
+    "state changed": lambda case, arm: report(case, arm, state_unchanged=False),
+    "state not attested": lambda case, arm: report(case, arm, state_unchanged=None),
+    "a temperature": lambda case, arm: report(case, arm, transforms=("temperature:0.7",)),
+    "transforms not attested": lambda case, arm: report(case, arm, transforms=None),
+    "a tensor too many": lambda case, arm: weights(case, arm, tensors={"w": OTHER}),
+    "weights in another dtype": lambda case, arm: weights(case, arm, dtype="bfloat16"),
+    "weights by an unknown method": lambda case, arm: weights(case, arm, method="trust"),
+    "no report": lambda case, arm: setattr(
+        case, "identity", evolve(case.identity, reports={**case.identity.reports, arm: ()})
+    ),
+    "no build": lambda case, arm: setattr(
+        case, "identity", evolve(case.identity, builds={**case.identity.builds, arm: ()})
+    ),
+    "a weight of the checkpoint missing": lambda case, arm: setattr(
+        case, "identity", evolve(case.identity, expected_weights={"float32": {"w": OTHER}})
+    ),
+    "unknown weights": lambda case, arm: setattr(case, "identity", evolve(case.identity, expected_weights={})),
+}
+
+
+@pytest.mark.parametrize("arm", ["training", "rollout_prefill"])
+@pytest.mark.parametrize("violation", VIOLATIONS)
+def test_a_violated_identity_has_no_number_and_names_arm_and_fault(violation, arm, judged, case):
+    VIOLATIONS[violation](case, arm)
+    comparison = without_numbers(judged(), "INVALID_IDENTITY")
+    assert any(text.startswith(f"{arm}: ") for text in comparison.identity_errors)
+    assert comparison.reason.startswith(comparison.identity_errors[0])
+
+
+def test_the_same_temperature_on_both_sides_is_still_not_the_recorded_chain(judged, case):
+    for arm in ("training", "rollout_prefill"):
+        report(case, arm, transforms=("temperature:0.7",))
+    without_numbers(judged(), "INVALID_IDENTITY")
+
+
+def test_a_lenient_case_is_not_lenient_about_identity(fault, judged, case):
+    case.requested = evolve(case.requested, strict=False)
+    fault("training", "batch.size", "fallback")
+    report(case, "training", fold_after="00000001")
+    without_numbers(judged(), "INVALID_IDENTITY")
+
+
+def test_a_strict_fault_is_named_before_the_identity(fault, judged, case):
+    fault("training", "batch.size", "fallback")
+    report(case, "training", fold_after="00000001")
+    without_numbers(judged(), "FALLBACK")
+
+
+def test_many_violations_are_counted_in_the_reason_and_listed(judged, case):
+    for arm in ("training", "rollout_prefill"):
+        for index in (0, 1):
+            attested(case, arm, index, token_ids=OTHER)
+        report(case, arm, fold_after="00000001")
+    comparison = without_numbers(judged(), "INVALID_IDENTITY")
+    assert len(comparison.identity_errors) == 6
+    assert comparison.reason.endswith("; and 3 more")
+
+
+# --- numbers --------------------------------------------------------------------------------------------------
+
+
+def scores(case, arm, values):
+    case.scores[arm] = {**case.scores[arm], "selected_logprob": np.asarray(values)}
+
+
+def test_a_difference_above_the_threshold_is_a_mismatch_and_below_is_none(judged, case, contract):
+    threshold = contract.threshold("float32", "float32")
+    base = case.scores["training"]["selected_logprob"].astype(np.float64)
+    for factor, status, count in ((2.0, "MISMATCH", 1), (0.5, "PASS", 0)):
+        moved = base.copy()
+        moved[4] += factor * threshold
+        scores(case, "training", moved)
+        scores(case, "rollout_prefill", base)
+        edge = with_numbers(judged(), status).edges["training_vs_rollout"]
+        assert edge.mismatches == count
+        assert edge.max_abs == abs(moved[4] - base[4])
+        assert edge.worst[0].position == 4 if count else True
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("arm", ["training", "rollout_prefill"])
+def test_a_score_that_is_not_finite_is_an_invalid_artifact(arm, value, judged, case):
+    values = case.scores[arm]["selected_logprob"].copy()
+    values[4] = value
+    scores(case, arm, values)
+    assert judged().comparison.status == "INVALID_ARTIFACT"
+
+
+@pytest.mark.parametrize("change", [lambda v: v[:-1], lambda v: v.astype(np.int32), lambda v: v.astype(np.float16)])
+def test_scores_of_another_shape_or_dtype_are_an_invalid_artifact(change, judged, case):
+    scores(case, "training", change(np.nan_to_num(case.scores["training"]["selected_logprob"])))
+    assert judged().comparison.status == "INVALID_ARTIFACT"
+
+
+@pytest.mark.parametrize("column", ["selected_logprob", "active"])
+def test_a_score_without_a_column_is_refused_by_name(column, judged, case):
+    del case.scores["training"][column]
+    with pytest.raises(ArtifactError, match=f"'training' has no column '{column}'"):
+        judged()
+
+
+def test_a_mask_that_scored_less_than_was_frozen_is_no_pass(judged, case):
+    case.scores["training"]["active"] = np.zeros(12, dtype=np.bool_)
+    assert judged().comparison.status == "INVALID_ARTIFACT"
+
+
+@pytest.mark.parametrize("arm", ["training", "rollout_prefill"])
+def test_a_compute_dtype_that_was_not_observed_is_unobservable(arm, judged, case):
+    case.actual = evolve(case.actual, compute_dtypes={**case.actual.compute_dtypes, arm: ""})
+    assert judged().comparison.status == "UNOBSERVABLE"
+
+
+def test_a_missing_arm_is_no_pass(judged, case):
+    for arm in ("training", "rollout_prefill"):
+        kept = dict(case.scores)
+        del case.scores[arm]
+        assert judged().comparison.status in ("INVALID_ARTIFACT", "UNSUPPORTED")
+        case.scores = kept
+
+
+def test_another_verdict_arm_is_not_replaced_by_the_one_that_is_there(judged, case):
+    case.requested = evolve(case.requested, verdict_arm="rollout_decode")
+    assert judged().comparison.status == "UNSUPPORTED"
+
+
+# --- what else changed ----------------------------------------------------------------------------------------
+
+
+def test_an_undeclared_identical_difference_is_not_comparable_and_keeps_its_numbers(setting, judged):
+    setting("training", "training.compute_dtype", of="baseline", actual="bfloat16")
+    comparison = with_numbers(judged(), "NOT_COMPARABLE")
+    assert "training.compute_dtype" in comparison.reason
+    (difference,) = comparison.undeclared_differences
+    assert (difference["path"], difference["baseline"], difference["case"]) == (
+        "training.compute_dtype",
+        "bfloat16",
+        "float32",
+    )
+    assert comparison.coupled_changes == comparison.undeclared_differences
+
+
+def test_a_declared_difference_is_measured(setting, judged, case):
+    setting("training", "training.compute_dtype", of="baseline", actual="bfloat16")
+    case.requested = evolve(case.requested, delta={"training.compute_dtype": "float32"})
+    setting("training", "batch.size", of="baseline", actual=1)
+    setting("rollout_prefill", "batch.size", of="baseline", actual=1)
+    comparison = with_numbers(judged(), "PASS")
+    assert comparison.coupled_changes == comparison.undeclared_differences == ()
+
+
+def test_an_undeclared_recorded_difference_is_listed_and_changes_no_status(setting, judged):
+    setting("rollout_prefill", "rollout.enforce_eager", of="baseline", actual=False)
+    comparison = with_numbers(judged(), "PASS")
+    (change,) = comparison.coupled_changes
+    assert (change["path"], change["side"], change["tier"]) == ("rollout.enforce_eager", "rollout", "RECORDED")
+    assert comparison.undeclared_differences == ()
+
+
+def test_a_semantic_difference_counts_as_an_identical_one(setting, judged, case):
+    facts(case, "rollout.enforce_eager", tier=Tier.SEMANTIC)
+    setting("rollout_prefill", "rollout.enforce_eager", of="baseline", actual=False)
+    with_numbers(judged(), "NOT_COMPARABLE")
+
+
+def test_an_undeclared_difference_does_not_hide_a_worse_status(setting, fault, judged, case):
+    setting("training", "training.compute_dtype", of="baseline", actual="bfloat16")
+    values = case.scores["training"]["selected_logprob"].copy()
+    values[4] = np.nan
+    scores(case, "training", values)
+    assert judged().comparison.status == "INVALID_ARTIFACT"
+    case.requested = evolve(case.requested, strict=False)
+    fault("training", "batch.size", "fallback")
+    comparison = judged().comparison
+    assert comparison.status == "FALLBACK"
+    assert comparison.undeclared_differences
+
+
+def test_a_case_without_a_scored_baseline_says_that_nothing_was_held_against_it(judged, case):
+    case.actual = evolve(case.actual, baseline={})
+    changes = with_numbers(judged(), "PASS").coupled_changes
+    assert [(item["path"], item["arm"]) for item in changes] == [("*", "training"), ("*", "rollout_prefill")]
+
+
+@pytest.mark.parametrize("side", ["training", "rollout"])
+def test_an_operator_path_declares_the_backend_of_its_side_only(side, setting, judged, case):
+    facts(case, "logp.backend", tier=Tier.IDENTICAL)
+    case.requested = evolve(case.requested, delta={**case.requested.delta, f"operators.selected_logprob.{side}": "x"})
+    arms = {"training": "training", "rollout": "rollout_prefill"}
+    setting(arms[side], "logp.backend", of="baseline", actual="another")
+    comparison = with_numbers(judged(), "PASS")
+    assert comparison.coupled_changes == ()
+    other = "rollout" if side == "training" else "training"
+    setting(arms[other], "logp.backend", of="baseline", actual="another")
+    comparison = with_numbers(judged(), "NOT_COMPARABLE")
+    assert [(item["path"], item["side"]) for item in comparison.coupled_changes] == [("logp.backend", other)]
+
+
+@pytest.mark.parametrize("path", ["operators.gemm.training", "operators.selected_logprob", "operators", "logp.other"])
+def test_another_operator_declares_no_backend(path, setting, judged, case):
+    facts(case, "logp.backend", tier=Tier.IDENTICAL)
+    case.requested = evolve(case.requested, delta={**case.requested.delta, path: "x"})
+    setting("training", "logp.backend", of="baseline", actual="another")
+    with_numbers(judged(), "NOT_COMPARABLE")
+
+
+def test_a_knob_the_plan_does_not_know_is_shown_when_it_changes(judged, case):
+    """An engine may report more than was asked: such a change is coupled, and its own fault ends nothing."""
+    (template, *_) = case.actual.applications["training"]
+    extra = evolve(template, path="engine.extra", actual=2, status=Applied.FALLBACK)
+    applications = {**case.actual.applications, "training": (*case.actual.applications["training"], extra)}
+    case.actual = evolve(case.actual, applications=applications)
+    (change,) = with_numbers(judged(), "PASS").coupled_changes
+    assert (change["path"], change["baseline"], change["case"]) == ("engine.extra", "not reported", 2)
+
+
+def test_replica_disagreements_are_carried_with_their_arm_and_change_no_status(judged, case):
+    finding = {"rank": 1, "tokens": 2, "max_abs": None}
+    case.actual = evolve(case.actual, replica_disagreements={"training": (finding, {**finding, "rank": 3})})
+    found = with_numbers(judged(), "PASS").replica_disagreements
+    assert found == ({"arm": "training", **finding}, {"arm": "training", **finding, "rank": 3})
+
+
+# --- the precision budget -------------------------------------------------------------------------------------
+
+PLAIN = ("plain_eager_float64", "plain_eager_float32", "plain_sdpa_float32")
+
+
+@pytest.fixture
+def budget(case):
+    """Plain scores that round each token by about a thousandth; the reference is the training score itself."""
+    for number, name in enumerate(PLAIN):
+        columns = dict(case.scores["training"])
+        noise = np.array([1, -1, 1, -1, 1, -1] * 2) * 1e-3 * number
+        columns["selected_logprob"] = columns["selected_logprob"].astype(np.float64) + noise
+        case.scores[name] = columns
+        dtype = name.rpartition("_")[2]
+        case.actual = evolve(case.actual, compute_dtypes={**case.actual.compute_dtypes, name: dtype})
+        builds = tuple(
+            evolve(item, weights=evolve(item.weights, dtype=dtype)) for item in case.identity.builds["training"]
+        )
+        case.identity = evolve(
+            case.identity,
+            builds={**case.identity.builds, name: builds},
+            reports={**case.identity.reports, name: case.identity.reports["training"]},
+            expected_weights={"float32": {}, "float64": {}},
+        )
+    return case
+
+
+def test_a_budget_stands_beside_the_verdict(budget, judged):
+    comparison = with_numbers(judged(), "PASS")
+    assert comparison.assessment.assessment == "EXPLAINED_BY_PRECISION"
+    assert (comparison.assessment.tokens, comparison.assessment.reference_dtype) == (6, "float64")
+    assert {"training_vs_reference", "rollout_prefill_vs_reference"} <= set(comparison.edges)
+
+
+@pytest.mark.parametrize("table", PLAIN)
+def test_a_plain_score_that_fails_the_gate_costs_the_budget_and_nothing_else(table, budget, judged):
+    report(budget, table, fold_after="00000001")
+    comparison = with_numbers(judged(), "PASS")
+    assert comparison.assessment.assessment == "NO_REFERENCE"
+    assert comparison.assessment.reason.startswith(f"{table} did not pass the identity gate: {table}: ")
+    assert comparison.identity_errors == ()
+
+
+@pytest.mark.parametrize("table", PLAIN)
+def test_a_plain_score_in_another_dtype_than_its_name_is_none(table, budget, judged):
+    dtypes = {**budget.actual.compute_dtypes, table: "bfloat16"}
+    budget.actual = evolve(budget.actual, compute_dtypes=dtypes)
+    weights(budget, table, dtype="bfloat16")
+    budget.identity = evolve(budget.identity, expected_weights={**budget.identity.expected_weights, "bfloat16": {}})
+    assert with_numbers(judged(), "PASS").assessment.assessment == "NO_REFERENCE"
+
+
+def test_a_plain_score_under_another_attention_is_none(budget, judged):
+    (template, *_) = budget.actual.applications["training"]
+    fell = evolve(template, path="training.attention_backend", status=Applied.FALLBACK)
+    applications = {**budget.actual.applications, "plain_sdpa_float32": (fell,)}
+    budget.actual = evolve(budget.actual, applications=applications)
+    comparison = with_numbers(judged(), "PASS")
+    assert comparison.assessment.assessment == "NO_REFERENCE"
+    assert "training.attention_backend is fallback" in comparison.assessment.reason
+
+
+def test_definitions_travel_with_the_case(case):
+    """A third party judges without the plugins: tier and criticality of every knob lie in requested.json."""
+    paths = {key.partition("@")[0] for key in case.requested.knobs}
+    assert set(case.requested.definitions) == paths
+    assert all(isinstance(item, KnobFacts) for item in case.requested.definitions.values())
+
+
+def test_judging_changes_none_of_its_arguments(case):
+    columns = {arm: {name: array.copy() for name, array in table.items()} for arm, table in case.scores.items()}
+    judge(case.requested, case.actual, case.identity, case.scores, case.rollout, case.contract)
+    for arm, table in columns.items():
+        for name, array in table.items():
+            assert np.array_equal(case.scores[arm][name], array, equal_nan=array.dtype.kind == "f")
