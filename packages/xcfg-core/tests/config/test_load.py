@@ -132,7 +132,7 @@ def test_an_unsafe_experiment_id_is_refused(name, v1, parse):
     assert error.value.path == "$.experiment_id"
 
 
-@pytest.mark.parametrize("name", ["a", "A-1_b.c", "x" * 128, "_x", "0"])
+@pytest.mark.parametrize("name", ["a", "A-1_b.c", "x" * 128, "0"])
 def test_a_safe_experiment_id_is_kept(name, v1, parse):
     assert parse(dict(v1, experiment_id=name)).experiment_id == name
 
