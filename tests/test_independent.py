@@ -87,6 +87,7 @@ def test_the_script_imports_no_xcfg() -> None:
         assert not [module for module in plain if module.split(".")[0].startswith("xcfg")], name
 
 
+@pytest.mark.timeout(1200)
 @pytest.mark.slow
 def test_every_status_and_figure_is_found_again(rows: Rows) -> None:
     """Failing means that xcfg scores, compares or judges otherwise than its documentation says."""
@@ -104,6 +105,7 @@ def test_every_status_and_figure_is_found_again(rows: Rows) -> None:
     assert compared > 60 * CASES, "edges or figures are missing"
 
 
+@pytest.mark.timeout(1200)
 @pytest.mark.slow
 def test_every_case_has_a_precision_budget(rows: Rows) -> None:
     """Failing means that the ratios above agree because both are missing."""
@@ -113,6 +115,7 @@ def test_every_case_has_a_precision_budget(rows: Rows) -> None:
             assert figures[name][0] > 0, (case, name)
 
 
+@pytest.mark.timeout(1200)
 @pytest.mark.slow
 def test_the_cases_have_different_numbers(rows: Rows) -> None:
     """Failing means that a setting reached neither program, and equal numbers would say nothing."""

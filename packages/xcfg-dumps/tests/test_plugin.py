@@ -29,9 +29,7 @@ def test_it_is_active_and_says_what_is_planned(manager):
 def test_the_module_imports_nothing_heavy():
     found = "{name.partition('.')[0] for name in sys.modules}"
     probe = f"import sys, xcfg_dumps.plugin; print(sorted({found} & set({HEAVY})))"
-    done = subprocess.run(
-        [sys.executable, "-c", probe], capture_output=True, text=True, timeout=120, check=True
-    )
+    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, timeout=120, check=True)
     assert done.stdout == "[]\n"
 
 

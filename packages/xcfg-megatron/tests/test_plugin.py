@@ -30,16 +30,12 @@ def test_it_is_active_and_says_what_is_planned(manager):
 def test_the_module_imports_nothing_heavy():
     found = "{name.partition('.')[0] for name in sys.modules}"
     probe = f"import sys, xcfg_megatron.plugin; print(sorted({found} & set({HEAVY})))"
-    done = subprocess.run(
-        [sys.executable, "-c", probe], capture_output=True, text=True, timeout=120, check=True
-    )
+    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, timeout=120, check=True)
     assert done.stdout == "[]\n"
 
 
 def test_naming_the_runtime_is_refused_with_what_is_missing(manager, capsys):
-    with pytest.raises(
-        PluginError, match=r"planned and cannot be used: the adapter .* is not part of this version"
-    ):
+    with pytest.raises(PluginError, match=r"planned and cannot be used: the adapter .* is not part of this version"):
         manager.runtime("megatron")
     assert "megatron" not in [item.record.name for item in manager.runtimes()]
     words = [

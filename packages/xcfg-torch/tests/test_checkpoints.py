@@ -63,9 +63,7 @@ def has_builtin_extra() -> bool:
     return all(importlib.util.find_spec(name) is not None for name in ("accelerate", "gguf"))
 
 
-needs_builtin = pytest.mark.skipif(
-    not has_builtin_extra(), reason="the extra xcfg-torch[builtin] is not installed"
-)
+needs_builtin = pytest.mark.skipif(not has_builtin_extra(), reason="the extra xcfg-torch[builtin] is not installed")
 
 
 @pytest.fixture(scope="module")
@@ -132,9 +130,7 @@ def test_tiny_weights_are_the_golden_ones(tiny: dict[str, Path], name: str) -> N
 
 
 @pytest.mark.parametrize("cpu", ["default", "avx2"])
-def test_tiny_is_the_same_from_another_process(
-    tiny: dict[str, Path], tmp_path: Path, cpu: str
-) -> None:
+def test_tiny_is_the_same_from_another_process(tiny: dict[str, Path], tmp_path: Path, cpu: str) -> None:
     """Failing means that order, global RNG, default dtype or instruction set reaches the bytes.
 
     It also fails when naming a checkpoint imports torch, which would slow every command line.
@@ -165,9 +161,7 @@ def test_tiny_leaves_the_global_generator_alone(name: str, tmp_path: Path) -> No
 @pytest.mark.parametrize("name", TINY_NAMES)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("attention", ATTENTIONS)
-def test_tiny_loads_and_scores(
-    tiny: dict[str, Path], name: str, dtype: torch.dtype, attention: str
-) -> None:
+def test_tiny_loads_and_scores(tiny: dict[str, Path], name: str, dtype: torch.dtype, attention: str) -> None:
     """Failing means that a weight has the wrong name, shape or a value that is not finite."""
     model = load(tiny[name], dtype, attention)
     config = model.config
@@ -338,9 +332,7 @@ def split_half_rows(rows: int, head_dim: int = 64) -> np.ndarray:
 @needs_builtin
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("attention", ATTENTIONS)
-def test_smollm2_knows_the_capital_of_france(
-    smollm2: Path, dtype: torch.dtype, attention: str
-) -> None:
+def test_smollm2_knows_the_capital_of_france(smollm2: Path, dtype: torch.dtype, attention: str) -> None:
     """Failing means that weights, RoPE or tokenizer do not belong together."""
     assert "Paris" in continuation(smollm2, "The capital of France is", dtype, attention)
 
@@ -402,9 +394,7 @@ def test_smollm2_tokenizer_belongs_to_the_model(smollm2: Path) -> None:
     assert tokenizer("The capital of France is").input_ids == [504, 3575, 282, 4649, 314]
     chat = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello"}]
     assert tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True) == (
-        "<|im_start|>system\nBe brief.<|im_end|>\n"
-        "<|im_start|>user\nHello<|im_end|>\n"
-        "<|im_start|>assistant\n"
+        "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n"
     )
 
 
@@ -447,15 +437,11 @@ def test_missing_gguf_says_what_to_install(
 
 
 @pytest.mark.parametrize("absent", ["accelerate", "gguf"])
-def test_missing_reader_says_what_to_install(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, absent: str
-) -> None:
+def test_missing_reader_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, absent: str) -> None:
     """Failing means an ImportError from inside transformers instead of the name of the extra."""
     find_spec = importlib.util.find_spec
     monkeypatch.setattr(checkpoints, "_smollm2_gguf", lambda: tmp_path / "model.gguf")
-    monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name: None if name == absent else find_spec(name)
-    )
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == absent else find_spec(name))
     with pytest.raises(MissingDependencyError, match=rf"{absent}.*install xcfg-torch\[builtin\]"):
         checkpoints.smollm2_135m(tmp_path)
     assert not list(tmp_path.iterdir())

@@ -33,9 +33,7 @@ def call(capsys, monkeypatch):
 def process():
     """Start `python ARGUMENTS` with plugin folders on PYTHONPATH; returns the finished process."""
 
-    def _process(
-        *arguments: str, kinds: tuple[str, ...] = (), **options: object
-    ) -> subprocess.CompletedProcess[str]:
+    def _process(*arguments: str, kinds: tuple[str, ...] = (), **options: object) -> subprocess.CompletedProcess[str]:
         known = {key: value for key, value in os.environ.items() if not key.startswith("XCFG_")}
         return subprocess.run(
             [sys.executable, *arguments],

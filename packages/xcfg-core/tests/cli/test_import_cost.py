@@ -14,9 +14,7 @@ sys.exit(code)
 """
 
 
-@pytest.mark.parametrize(
-    "words", [[], ["--help"], ["plugins", "list"], ["knobs", "list"], ["ops", "list"], ["schema"]]
-)
+@pytest.mark.parametrize("words", [[], ["--help"], ["plugins", "list"], ["knobs", "list"], ["ops", "list"], ["schema"]])
 def test_listing_imports_nothing_heavy(process, words):
     done = process("-c", PROBE.format(words=words, heavy=HEAVY))
     assert done.returncode == (0 if words else 2)

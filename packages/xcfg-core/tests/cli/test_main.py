@@ -215,9 +215,7 @@ def test_version(call):
 
 
 def test_options_before_a_double_dash_only():
-    session = Session.from_arguments(
-        ["x", "--no-plugin", "a", "--no-plugin=b", "--no-plugin", "a", "--", "--json"]
-    )
+    session = Session.from_arguments(["x", "--no-plugin", "a", "--no-plugin=b", "--no-plugin", "a", "--", "--json"])
     assert (session.json, session.debug, session.blocked) == (False, False, ("a", "b"))
 
 

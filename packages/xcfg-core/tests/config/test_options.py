@@ -26,9 +26,7 @@ def test_a_command_line_becomes_arguments(text, options):
     assert parse_command_line(text, source="e", path="$") == options
 
 
-@pytest.mark.parametrize(
-    "text", ["vllm serve", "-tp 2", "--a 1 --a 2", "--x 'open", "--", "--1", "--no-a --a"]
-)
+@pytest.mark.parametrize("text", ["vllm serve", "-tp 2", "--a 1 --a 2", "--x 'open", "--", "--1", "--no-a --a"])
 def test_what_is_no_command_line_is_refused(text):
     with pytest.raises(ConfigError):
         parse_command_line(text, source="e", path="$")
@@ -39,9 +37,7 @@ def options(v2, side):
 
 
 def test_inline_arguments_are_verbatim(v2, parse):
-    assert parse(options(v2, {"a": {"b": [None, 1.5]}})).runtime_options == {
-        "rollout": {"a": {"b": [None, 1.5]}}
-    }
+    assert parse(options(v2, {"a": {"b": [None, 1.5]}})).runtime_options == {"rollout": {"a": {"b": [None, 1.5]}}}
 
 
 @pytest.mark.parametrize("key", ["file", "from"])
@@ -93,9 +89,7 @@ def test_a_tolerance_cannot_hide_in_a_command_line(v2, parse):
         parse(options(v2, {"command_line": "--atol 1"}))
 
 
-@pytest.mark.parametrize(
-    "side", [{"file": "x.json", "seed": 1}, {"file": 3}, {"command_line": ""}, {"from": {}}]
-)
+@pytest.mark.parametrize("side", [{"file": "x.json", "seed": 1}, {"file": 3}, {"command_line": ""}, {"from": {}}])
 def test_a_reference_stands_alone(side, v2, parse):
     with pytest.raises(ConfigError, match="stands alone"):
         parse(options(v2, side))

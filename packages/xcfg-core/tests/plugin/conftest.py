@@ -38,9 +38,7 @@ def load(monkeypatch):
 def xcfg():
     """Run `python -m xcfg` in a process of its own with some folders on PYTHONPATH."""
 
-    def _run(
-        *arguments: str, kinds: tuple[str, ...] = (), **environment: str
-    ) -> subprocess.CompletedProcess[str]:
+    def _run(*arguments: str, kinds: tuple[str, ...] = (), **environment: str) -> subprocess.CompletedProcess[str]:
         search = os.pathsep.join(str(DATA / kind) for kind in kinds)
         known = {key: value for key, value in os.environ.items() if not key.startswith("XCFG_")}
         return subprocess.run(

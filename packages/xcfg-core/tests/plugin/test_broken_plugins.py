@@ -52,9 +52,7 @@ def test_fault_becomes_status_and_reason(load, kind, name, status, reason):
     assert manager.offers("core")["commands"]
     assert third(manager)["kit-good"].status == "active"
     with pytest.raises(PluginError):
-        manager.require_plugin(
-            "kit-bare" if name == "kit-bare" else entry.distribution if name == "core" else name
-        )
+        manager.require_plugin("kit-bare" if name == "kit-bare" else entry.distribution if name == "core" else name)
 
 
 @pytest.mark.parametrize("kind", sorted({kind for kind, *_ in FAULTS}))
@@ -64,15 +62,11 @@ def test_nothing_of_a_faulty_plugin_is_used(load, kind):
     assert [item.record.name for item in beside.commands()] == [item.record.name for item in alone.commands()]
 
 
-@pytest.mark.parametrize(
-    "kind", ["wrong_argument", "unknown_hook", "raises_in_hook", "wrong_record", "duplicate_core"]
-)
+@pytest.mark.parametrize("kind", ["wrong_argument", "unknown_hook", "raises_in_hook", "wrong_record", "duplicate_core"])
 def test_a_plugin_that_was_registered_leaves_no_hook_behind(load, kind):
     hooks = load(kind)._hooks
     assert [name for name, _ in hooks.list_name_plugin()] == ["core"]
-    assert {impl.plugin_name for caller in vars(hooks.hook).values() for impl in caller.get_hookimpls()} == {
-        "core"
-    }
+    assert {impl.plugin_name for caller in vars(hooks.hook).values() for impl in caller.get_hookimpls()} == {"core"}
 
 
 def test_what_a_plugin_prints_while_it_is_loaded_goes_to_stderr(load, capsys):
@@ -139,9 +133,7 @@ def test_everything_broken_at_once_leaves_the_command_line_whole(xcfg):
     assert "kit-hello" in xcfg("--help", kinds=kinds).stdout
 
 
-@pytest.mark.parametrize(
-    "kind", ["exits_on_import", "panics_on_import", "raises_on_import", "missing_module"]
-)
+@pytest.mark.parametrize("kind", ["exits_on_import", "panics_on_import", "raises_on_import", "missing_module"])
 def test_check_says_what_is_wrong_and_exits_2(xcfg, kind):
     name = next(name for folder, name, *_ in FAULTS if folder == kind)
     done = xcfg("plugins", "check", "--json", kinds=(kind,))

@@ -10,9 +10,7 @@ from xcfg.plugin import spec
 from xcfg.plugin._offers import KINDS
 from xcfg.plugin.manager import OBSERVERS
 
-SPECIFIED = [
-    name for name, value in vars(spec).items() if name.startswith("xcfg_") and inspect.isfunction(value)
-]
+SPECIFIED = [name for name, value in vars(spec).items() if name.startswith("xcfg_") and inspect.isfunction(value)]
 
 
 def test_every_hook_is_handled_in_the_order_of_the_specification():

@@ -41,9 +41,7 @@ def test_planned_records_are_listed_and_never_offered(load):
     entry = manager.plugin("kit-good")
     assert entry.provides["runtimes"] == ("kit-runtime", "kit-engine")
     assert "planned: runtime kit-later (its adapter is not written)" in entry.reason
-    with pytest.raises(
-        PluginError, match=r"runtime 'kit-later' is planned.*its adapter is not written"
-    ) as caught:
+    with pytest.raises(PluginError, match=r"runtime 'kit-later' is planned.*its adapter is not written") as caught:
         manager.runtime("kit-later")
     assert "kit-runtime" in caught.value.hint
     assert caught.value.exit_code == 2

@@ -74,9 +74,7 @@ def test_a_record_of_another_hook_is_refused():
 def test_aliases_are_ids_within_one_operation():
     with pytest.raises(PluginError, match="'op/x' twice"):
         check_records(OPERATORS, (backend("x"), backend("y", "x")))
-    assert (
-        len(check_records(OPERATORS, (backend("x"), backend("x", operation="other"), backend("y", "y")))) == 3
-    )
+    assert len(check_records(OPERATORS, (backend("x"), backend("x", operation="other"), backend("y", "y")))) == 3
 
 
 def test_only_a_planned_record_may_lack_its_factory():
@@ -108,9 +106,7 @@ def test_requirement_on_core(requires, version, excluded):
     assert bool(excludes_core(requires, version)) is excluded
 
 
-@pytest.mark.parametrize(
-    ("number", "excluded"), [(1, False), (2, True), (0, True), ("1", True), (True, True)]
-)
+@pytest.mark.parametrize(("number", "excluded"), [(1, False), (2, True), (0, True), ("1", True), (True, True)])
 def test_interface_number(number, excluded):
     plugin = type("Plugin", (), {"XCFG_API": number})
     assert bool(excludes_api(plugin)) is excluded
@@ -129,9 +125,7 @@ def test_resolve_finds_nested_attributes():
     assert resolve("collections:OrderedDict.fromkeys")
 
 
-@pytest.mark.parametrize(
-    "reference", ["", "os", "os:", ":join", "os.path.join", "os:path:join", "os:a b", "1os:x"]
-)
+@pytest.mark.parametrize("reference", ["", "os", "os:", ":join", "os.path.join", "os:path:join", "os:a b", "1os:x"])
 def test_resolve_refuses_what_is_no_reference(reference):
     with pytest.raises(PluginError, match="is not 'module:attr'"):
         resolve(reference)

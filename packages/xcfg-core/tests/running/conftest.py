@@ -242,9 +242,7 @@ def launch(rollout_folder: Path) -> Callable[..., LaunchSpec]:
             world_size=place.world_size,
             devices=place.devices,
         )
-        prints = Fingerprints(
-            construction=construction, distributed="d", process="p", build="b", bindings="o"
-        )
+        prints = Fingerprints(construction=construction, distributed="d", process="p", build="b", bindings="o")
         return LaunchSpec(spec=spec, placement=place, fingerprints=prints, fresh=fresh)
 
     return make
@@ -257,9 +255,7 @@ def events() -> list[dict[str, Any]]:
 
 @pytest.fixture
 def pool(tmp_path: Path, events: list[dict[str, Any]]) -> Iterator[WorkerPool]:
-    with WorkerPool(
-        tmp_path / "scratch", build_timeout=20.0, score_timeout=20.0, on_event=events.append
-    ) as made:
+    with WorkerPool(tmp_path / "scratch", build_timeout=20.0, score_timeout=20.0, on_event=events.append) as made:
         yield made
 
 

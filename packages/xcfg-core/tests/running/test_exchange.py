@@ -125,12 +125,8 @@ def test_score_reports_must_name_the_request(tmp_path):
 
 def test_ids_that_begin_alike_do_not_mix(tmp_path):
     for identifier in ("a", "a-1", "a-1.again-2"):
-        (tmp_path / files.done_file(identifier, 0)).write_bytes(
-            pretty_json(ScoreReport(request_id=identifier, rank=0))
-        )
-        assert files.Gathering(
-            tmp_path, f"done-{identifier}-", ScoreReport, 1, files.check_score(identifier)
-        ).poll()
+        (tmp_path / files.done_file(identifier, 0)).write_bytes(pretty_json(ScoreReport(request_id=identifier, rank=0)))
+        assert files.Gathering(tmp_path, f"done-{identifier}-", ScoreReport, 1, files.check_score(identifier)).poll()
 
 
 def test_non_finite_numbers_become_their_names_or_null():

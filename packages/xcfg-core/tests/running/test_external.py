@@ -56,15 +56,11 @@ while not (exchange / "stop").exists():
 
 
 def placement(options, side="training"):
-    return place(
-        PlacementRequest(side=side, knobs={"training.sharding": "fsdp"}, options=options, devices=("cpu",))
-    )
+    return place(PlacementRequest(side=side, knobs={"training.sharding": "fsdp"}, options=options, devices=("cpu",)))
 
 
 def test_placement_of_a_command():
-    placed = placement(
-        {"command": ["torchrun", "x.py"], "world_size": 2, "env": {"A": "b"}, "arms": ["training"]}
-    )
+    placed = placement({"command": ["torchrun", "x.py"], "world_size": 2, "env": {"A": "b"}, "arms": ["training"]})
     assert placed == Placement(world_size=2, processes=1, env={"A": "b"}, command=("torchrun", "x.py"))
 
 
@@ -178,9 +174,7 @@ def test_torchrun(pool, launch, request_of, is_alive):
     score = pool.score(asked, request_of("a"))
     assert np.allclose(score.tensors(1)["selected_logprob"][0], -1.005)
     pids = [report.provenance["pid"] for report in score.builds]
-    assert all(is_alive(pid) and os.getpgid(pid) == pid for pid in pids), (
-        "torchrun gives each rank its own group"
-    )
+    assert all(is_alive(pid) and os.getpgid(pid) == pid for pid in pids), "torchrun gives each rank its own group"
     with pytest.raises(WorkerError, match="rank 1 failed"):
         pool.score(asked, request_of("b"))
     assert pool.score(asked, request_of("c")).reused

@@ -28,9 +28,7 @@ def forks(tmp_path):
 
 def test_workers_are_separate_processes_with_their_own_session_and_log(forks, launch, request_of):
     scores = [
-        forks.score(
-            launch(construction=name, placement=Placement(world_size=2, processes=2)), request_of(name)
-        )
+        forks.score(launch(construction=name, placement=Placement(world_size=2, processes=2)), request_of(name))
         for name in "ab"
     ]
     assert forks._forks.forked == 4
@@ -60,9 +58,7 @@ def test_state_of_one_worker_does_not_reach_the_next(forks, adapters, launch, re
         "        return BuildReport(rank=context.rank, world_size=1, provenance=more)\n"
     )
     more = [
-        forks.score(launch(construction=name, adapter="global_engine:Global"), request_of(name))
-        .builds[0]
-        .provenance
+        forks.score(launch(construction=name, adapter="global_engine:Global"), request_of(name)).builds[0].provenance
         for name in "ab"
     ]
     assert [item["seen"] for item in more] == [1, 1] and [item["leak"] for item in more] == ["x", "x"]

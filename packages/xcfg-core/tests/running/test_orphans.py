@@ -78,9 +78,7 @@ def wait_for_pids(file: Path, wait_until) -> list[int]:
 
 @pytest.mark.parametrize("mode", ["plain", "forked"])
 @pytest.mark.parametrize("then", ["hang", "spin"])
-def test_kill_minus_nine_in_a_native_call_with_children(
-    supervisor, tmp_path, wait_until, is_alive, then, mode
-):
+def test_kill_minus_nine_in_a_native_call_with_children(supervisor, tmp_path, wait_until, is_alive, then, mode):
     """The worker sleeps, or holds the interpreter lock; its children ignore SIGTERM; one left the session."""
     pids = tmp_path / "pids"
     process, workers = supervisor({"score": "children", "pids": str(pids), "then": then}, Placement(), mode)

@@ -61,10 +61,7 @@ def test_any_other_input_is_another_worker(launch, field, value):
 
 def test_request_knobs_and_freshness_do_not_change_the_worker(launch):
     made = launch()
-    assert (
-        LaunchSpec(evolve(made.spec, knobs={"batch.size": 4}), made.placement, made.fingerprints).key
-        == made.key
-    )
+    assert LaunchSpec(evolve(made.spec, knobs={"batch.size": 4}), made.placement, made.fingerprints).key == made.key
     assert launch(fresh=True).key == made.key
     assert LaunchSpec(made.spec, evolve(made.placement, env={"A": "1"}), made.fingerprints).key != made.key
 
@@ -82,9 +79,9 @@ def test_least_recently_used_goes_first(pool, launch, request_of, events):
     pool.score(launch(construction="a"), request_of("a2"))
     pool.score(launch(construction="c"), request_of("c"))
     closed = [event for event in events if event["event"] == "worker_closed"]
-    assert [event["reason"] for event in closed] == ["least recently used"] and closed[0][
-        "worker"
-    ].startswith("worker-0002")
+    assert [event["reason"] for event in closed] == ["least recently used"] and closed[0]["worker"].startswith(
+        "worker-0002"
+    )
     assert pid_of(pool.score(launch(construction="a"), request_of("a3"))) == pids["a"]
 
 
@@ -185,11 +182,7 @@ def test_order_keeps_equals_together_in_order_of_appearance():
 def test_order_finishes_one_side_first_where_devices_overlap():
     items = [item(side, number, "cuda:0") for number in "12" for side in ("training", "rollout")]
     assert order(items) == ["t1", "t2", "r1", "r2"]
-    apart = [
-        item(side, number, f"cuda:{side == 'rollout':d}")
-        for number in "12"
-        for side in ("training", "rollout")
-    ]
+    apart = [item(side, number, f"cuda:{side == 'rollout':d}") for number in "12" for side in ("training", "rollout")]
     assert order(apart) == ["t1", "r1", "t2", "r2"]
 
 

@@ -37,9 +37,7 @@ def test_two_ranks_each_bring_their_own(pool, launch, request_of):
 
 
 def test_one_process_can_host_all_ranks(pool, launch, request_of):
-    score = pool.score(
-        launch({"hosted": [1, 2]}, placement=Placement(world_size=3, processes=1)), request_of()
-    )
+    score = pool.score(launch({"hosted": [1, 2]}, placement=Placement(world_size=3, processes=1)), request_of())
     assert [report.rank for report in score.reports] == [0, 1, 2]
     assert sorted(score.columns) == [0, 1, 2]
 
@@ -134,9 +132,7 @@ def test_torch_accepts_the_rendezvous_of_two_ranks(tmp_path, adapters, pool, lau
         "        report, columns = super().score(request, rollout)\n"
         "        return report, {name: torch.from_numpy(value.copy()) for name, value in columns.items()}\n"
     )
-    score = pool.score(
-        launch(adapter="gloo_engine:Gloo", placement=Placement(world_size=2, processes=2)), request_of()
-    )
+    score = pool.score(launch(adapter="gloo_engine:Gloo", placement=Placement(world_size=2, processes=2)), request_of())
     assert [report.provenance["total"] for report in score.builds] == [3.0, 3.0]
     assert np.array_equal(score.tensors(0)["selected_logprob"], EXPECTED)
     assert score.tensors(0)["active"].dtype == np.bool_
@@ -154,9 +150,7 @@ def test_close_is_clean(tmp_path, launch, request_of, is_alive):
     assert "closed rank 0" in score.logs["worker-0.log"].read_text(encoding="utf-8")
 
 
-def test_worker_runs_the_same_interpreter_and_not_the_current_folder(
-    pool, launch, request_of, tmp_path, monkeypatch
-):
+def test_worker_runs_the_same_interpreter_and_not_the_current_folder(pool, launch, request_of, tmp_path, monkeypatch):
     trap = tmp_path / "trap"
     trap.mkdir()
     (trap / "msgspec.py").write_text("raise SystemExit('shadowed')")

@@ -24,9 +24,7 @@ def case_line(case: CaseSummary, width: int) -> str:
     if edge is None:
         return f"{case.label:<{width}}  {status}  {case.reason.partition(chr(10))[0]}{_kept(case)}"
     over = "-" if case.threshold is None else f"{edge.mismatches}/{edge.active_tokens} > {number(case.threshold)}"
-    figures = (
-        f"{over:<18} max {number(edge.max_abs):<9} mean {number(edge.mean_abs):<9} rms {number(edge.rms):<9}"
-    )
+    figures = f"{over:<18} max {number(edge.max_abs):<9} mean {number(edge.mean_abs):<9} rms {number(edge.rms):<9}"
     note = " (resumed)" if case.resumed else ""
     return f"{case.label:<{width}}  {status}  {case.assessment:<22}  {figures}{note}"
 

@@ -19,7 +19,13 @@ from xcfg.schema.codec import parse_strict
 @click.option("--output", required=True, type=click.Path(path_type=Path), help="The new folder of the rollout.")
 @click.option("--runtime", default="torch", show_default=True, metavar="NAME")
 @click.option("--devices", default="cpu", show_default=True, metavar="LIST")
-@click.option("--set", "settings", multiple=True, metavar="PATH=VALUE", help="A knob of the rollout side; may be given several times.")
+@click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="PATH=VALUE",
+    help="A knob of the rollout side; may be given several times.",
+)
 @click.option("--max-new-tokens", type=int, default=64, show_default=True)
 @click.option("--temperature", type=float, default=1.0, show_default=True)
 @click.option("--top-k", type=int, default=0, show_default=True)
