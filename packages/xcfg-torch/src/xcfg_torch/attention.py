@@ -77,13 +77,13 @@ class AttentionWatch(TorchFunctionMode):
             return False
         self._running.append(index)
         self.kernel_calls.setdefault(index, Counter())["watched"] += 1
-        self.__enter__()
+        self.__enter__()  # type: ignore[no-untyped-call]
         return True
 
     def leave_layer(self) -> None:
         """Say that the watched module that started last ended."""
         self._running.pop()
-        self.__exit__(None, None, None)
+        self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
 
     @property
     def calls(self) -> dict[int, Counter[str]]:
