@@ -228,3 +228,24 @@ def test_text_tables_carry_no_control_characters():
 
     assert table(("a", "b"), [("x\x1b[31m", "y\n")]) == "a       b\nx [31m  y"
     assert fields([("name", "a\tb"), ("empty", "")]) == "name  a b"
+
+
+@pytest.mark.parametrize(
+    ("bounds", "text"),
+    [
+        ({}, "finite number"),
+        ({"minimum": 0.0}, "finite number from 0"),
+        ({"maximum": -0.5}, "finite number to -0.5"),
+        ({"minimum": 1e-6, "maximum": 2.0}, "finite number from 1e-06 to 2"),
+    ],
+)
+def test_a_range_of_floats_in_words(bounds, text):
+    from xcfg.cli.cmd_knobs import domain
+    from xcfg.schema.knobs import FloatRange
+
+    assert domain(FloatRange(**bounds)) == text
+
+
+def test_the_schema_of_knobs_has_the_range_of_floats(call):
+    shape = document(call, "schema", "knobs")["$defs"]["FloatRange"]
+    assert shape["properties"]["kind"] == {"enum": ["float"]}

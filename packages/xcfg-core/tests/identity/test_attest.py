@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import struct
-import zlib
 
 import numpy as np
 import pytest
@@ -101,12 +100,42 @@ def test_signed_zero_is_another_weight():
     assert weight_digest(torch.tensor([0.0])) != weight_digest(torch.tensor([-0.0]))
 
 
+def fold_by_hand(*tensors: tuple[str, bytes]) -> str:
+    """Rows of 4,096 bytes are summed as little-endian 64-bit integers, in Python's integers; the rest stays."""
+    state = hashlib.sha256()
+    for name, data in tensors:
+        whole = len(data) // 4096 * 4096
+        state.update(name.encode() + b"\0" + struct.pack("<Q", len(data)))
+        for start in range(0, whole, 4096):
+            total = sum(struct.unpack("<512Q", data[start : start + 4096]))
+            state.update(struct.pack("<Q", total % 2**64))
+        state.update(data[whole:])
+    return state.hexdigest()[:16]
+
+
 def test_the_fold_by_hand():
     first, second = torch.tensor([1.0, 2.0]), torch.tensor([], dtype=torch.float32)
-    total = zlib.crc32(b"w" + zlib.crc32(struct.pack("<2f", 1.0, 2.0)).to_bytes(4, "little"))
-    total = zlib.crc32(b"bias" + b"empty", total)
-    assert fold([("w", first), ("bias", second)]) == f"{total:08x}"
-    assert fold([]) == "00000000"
+    expected = fold_by_hand(("w", struct.pack("<2f", 1.0, 2.0)), ("bias", b""))
+    assert fold([("w", first), ("bias", second)]) == expected
+    assert fold([]) == fold_by_hand()
+
+
+@pytest.mark.parametrize("length", [4095, 4096, 4097, 12_288, 13_000])
+@pytest.mark.parametrize("skip", [0, 3, 8], ids=lambda skip: f"skip {skip}")
+def test_the_fold_of_whole_rows_by_hand(length, skip):
+    """A shard may start anywhere in its storage, so also where no 64-bit integer does."""
+    data = np.random.default_rng(length).integers(0, 256, length + skip).astype(np.uint8)
+    tensor = torch.from_numpy(data)[skip:]
+    assert fold([("w", tensor)]) == fold_by_hand(("w", data[skip:].tobytes()))
+
+
+@given(where=st.integers(0, 8 * 10_000 - 1))
+@settings(deadline=None)
+def test_the_fold_notices_a_flipped_bit_in_whole_rows(where):
+    data = np.random.default_rng(0).integers(0, 256, 10_000).astype(np.uint8)
+    before = fold([("w", torch.from_numpy(data.copy()))])
+    data[where // 8] ^= 1 << where % 8
+    assert fold([("w", torch.from_numpy(data))]) != before
 
 
 @given(
@@ -144,6 +173,7 @@ def test_the_fold_reads_a_view_as_its_values_and_leaves_it_alone():
     assert parameter.grad is None and torch.equal(parameter, matrix)
 
 
-def test_rows_that_change_places_change_the_fold_on_a_cpu():
-    matrix = torch.arange(6.0).reshape(3, 2)
-    assert fold([("m", matrix)]) != fold([("m", matrix[[1, 0, 2]])])
+def test_rows_that_change_places_change_the_fold():
+    """Short tensors are hashed as they are; in long ones what moves by 4 KiB or more is seen."""
+    for matrix in (torch.arange(6.0).reshape(3, 2), torch.arange(3 * 1024.0).reshape(3, 1024)):
+        assert fold([("m", matrix)]) != fold([("m", matrix[[1, 0, 2]])])

@@ -7,7 +7,7 @@ from xcfg.errors import PluginError, UnknownNameError, UsageError
 from xcfg.operators import OperatorResolutionError
 from xcfg.operators.checks import CHECKS
 from xcfg.schema.codec import decode_json, pretty_json
-from xcfg.schema.knobs import Choice, IntRange, Text
+from xcfg.schema.knobs import Choice, FloatRange, IntRange, Text
 from xcfg.schema.operators import OperatorBinding, OperatorChoice, OptionDefinition
 
 OP = "selected_logprob"
@@ -186,6 +186,7 @@ OPTIONS = (
     OptionDefinition(name="mode", domain=Choice(values=("a", "b", 1, 0.5)), default="a"),
     OptionDefinition(name="rows", domain=IntRange(minimum=1, maximum=8)),
     OptionDefinition(name="label", domain=Text(pattern=r"[a-z]+")),
+    OptionDefinition(name="shift", domain=FloatRange(maximum=1.0)),
 )
 
 
@@ -202,6 +203,12 @@ OPTIONS = (
         {"label": "A"},
         {"label": "ab\n"},
         {"label": None},
+        {"shift": 1.5},
+        {"shift": 2},
+        {"shift": True},
+        {"shift": "0.5"},
+        {"shift": float("nan")},
+        {"shift": float("-inf")},
         {"row": 2},
     ],
 )
@@ -220,6 +227,16 @@ def test_options_are_completed_and_passed(session, descriptor, context):
     binding = made.resolve(OP, "rollout", choice, context())
     assert binding.options == {"label": "abc", "mode": "a", "rows": 8}
     assert made.instantiate(binding)(1, 2) == ((1, 2), binding.options)
+
+
+@pytest.mark.parametrize("value", [-3, 1, 0.5, -1e-9])
+def test_a_number_for_a_float_option_is_bound_as_a_float(session, descriptor, context, value):
+    """If this fails, 1 and 1.0 are two bindings of one backend, or a factory gets an int for a float."""
+    made = session(descriptor(options=OPTIONS))
+    choice = OperatorChoice(backend="acme.logp", options={"shift": value})
+    found = made.resolve(OP, "rollout", choice, context()).options["shift"]
+    assert type(found) is float
+    assert found == value
 
 
 def test_one_instance_per_binding_and_session(session, descriptor, context):

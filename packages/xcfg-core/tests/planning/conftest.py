@@ -8,7 +8,7 @@ from xcfg.planning import plan_experiment
 from xcfg.plugin.builtin.knobs import SHARED_KNOBS
 from xcfg.schema.experiment import ContractRef
 from xcfg.schema.identity import IdentityDigests
-from xcfg.schema.knobs import AlignSpec, Choice, Constraint, IntRange, KnobDefinition
+from xcfg.schema.knobs import AlignSpec, Choice, Constraint, FloatRange, IntRange, KnobDefinition
 from xcfg.schema.names import Lifecycle, SourceClass, Target
 
 BASE = {
@@ -56,6 +56,7 @@ PLUGIN_KNOBS = (
                 align=AlignSpec(group="tensor_parallel_size", reference=1)),
     plugin_knob("gemm.kernel", Target.KERNEL, Choice(values=("native", "tree")), default="native"),
     plugin_knob("rollout.block", Target.ROLLOUT, IntRange(minimum=16, maximum=64)),
+    plugin_knob("rollout.scale", Target.ROLLOUT, FloatRange(minimum=0.0, maximum=2.0)),
     plugin_knob("rollout.kv_cache_dtype", Target.ROLLOUT, Choice(values=("auto", "fp8")), default="auto",
                 constraints=(Constraint(code="FP8_NEEDS_BF16", when={"rollout.kv_cache_dtype": ("fp8",)},
                                         require={"rollout.dtype": ("bfloat16",)}),)),

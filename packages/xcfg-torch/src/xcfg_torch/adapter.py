@@ -18,8 +18,9 @@ from xcfg_torch.decode import Intervention
 from xcfg_torch.engine import Engine
 from xcfg_torch.generate import parse_sampling, prompt_ids, run_generate
 from xcfg_torch.knobs import construction_applications
+from xcfg_torch.layout import layout_of
 from xcfg_torch.provenance import provenance
-from xcfg_torch.score import coordinates, layout_of, run_score
+from xcfg_torch.score import coordinates, run_score
 from xcfg_torch.weights import weight_report
 
 
@@ -71,7 +72,7 @@ class TorchAdapter:
     def generate(self, request: ScoreRequest, prompts: list[Any]) -> list[dict[str, Any]]:
         """Sample a continuation of every prompt, in batches of the request's layout."""
         engine, knobs = self.engine, self._knobs(request)
-        layout = layout_of(engine, knobs, None)
+        layout = layout_of(engine.side, knobs)
         folder = Path(self._spec.checkpoint if self._spec else "")
         seed = self._spec.seed if self._spec else 0
         engine.observer.clear()

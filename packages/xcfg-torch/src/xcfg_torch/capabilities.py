@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from xcfg.schema._base import Value
-from xcfg.schema.knobs import Choice
+from xcfg.schema.knobs import FloatRange
 from xcfg.schema.operators import OperatorBackendDescriptor, OptionDefinition
 from xcfg.schema.runtime import Capability, CheckpointDescriptor, RuntimeDescriptor
 
@@ -16,7 +16,7 @@ PRODUCTION = "torch.log_softmax_gather"
 REFERENCE = "xcfg.reference_logp"
 OFFSET = OptionDefinition(
     name="offset",
-    domain=Choice(values=(0.0, -0.1, -0.01, -0.001, 1e-6, 1e-4, 0.001, 0.01, 0.02, 0.05, 0.1, 0.5, 1.0)),
+    domain=FloatRange(),
     default=0.01,
     summary="constant in nats that is added to every log probability",
 )
@@ -31,8 +31,11 @@ def _on(
     )
 
 
-def _layout(side: str, packing: tuple[Value, ...]) -> tuple[Capability, ...]:
-    return _on(side, {"batch.size": (), "batch.padding_side": ("right", "left"), "batch.packing": packing})
+def _layout(side: str) -> tuple[Capability, ...]:
+    return _on(side, {"batch.size": (), "batch.padding_side": ("right", "left")})
+
+
+UNPACKED = "a decode step keeps one sequence per row, and a rollout is prefilled in the layout that it decodes in"
 
 
 LACKED: dict[str, tuple[Value, ...]] = {
@@ -56,7 +59,8 @@ TORCH = RuntimeDescriptor(
     capabilities=(
         *_on("rollout", {"rollout.dtype": TRAINED, "rollout.attention_backend": ATTENTION, "logp.backend": ()}),
         *_on("rollout", LACKED, inherent=True, note="one process, no compiler, a cache that starts empty"),
-        *_layout("rollout", (False,)),
+        *_layout("rollout"),
+        *_on("rollout", {"batch.packing": (False,)}, note=UNPACKED),
         *_on(
             "training",
             {
@@ -66,7 +70,8 @@ TORCH = RuntimeDescriptor(
                 "logp.backend": (),
             },
         ),
-        *_layout("training", (True, False)),
+        *_layout("training"),
+        *_on("training", {"batch.packing": (True, False)}),
         *_on(
             "reference",
             {
@@ -75,7 +80,8 @@ TORCH = RuntimeDescriptor(
                 "logp.backend": (),
             },
         ),
-        *_layout("reference", (True, False)),
+        *_layout("reference"),
+        *_on("reference", {"batch.packing": (True, False)}),
     ),
     policies={"selected_logprob": {"production": PRODUCTION, "reference": REFERENCE, "deterministic": PRODUCTION}},
     devices=("cpu", "cuda"),

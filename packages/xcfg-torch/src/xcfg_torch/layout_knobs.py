@@ -9,7 +9,7 @@ from xcfg.schema.runtime import KnobApplication
 from xcfg_torch.consumed import Consumed
 from xcfg_torch.engine import Engine
 from xcfg_torch.knobs import Reading, application, execution
-from xcfg_torch.prefill import Layout
+from xcfg_torch.layout import Layout
 
 
 def layout_applications(

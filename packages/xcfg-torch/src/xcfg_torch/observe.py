@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -88,12 +88,11 @@ class Observer:
     @contextmanager
     def watching(self) -> Iterator[None]:
         """Run forwards under no_grad, watched, and in float64 throughout when the model is float64."""
-        with ExitStack() as stack:
-            stack.enter_context(torch.no_grad())
-            if self.float64:
-                stack.enter_context(self.keep)
-            stack.callback(self._after_forward)
-            yield
+        with torch.no_grad(), self.keep if self.float64 else nullcontext():
+            try:
+                yield
+            finally:
+                self._after_forward()
 
     def compute_dtype(self) -> str:
         """Return the coarsest dtype that entered a matmul of a decoder block; empty when none was seen."""

@@ -19,7 +19,7 @@ class TorchOptions(Input, frozen=True):
     fsdp_reshard_after_forward: free the gathered parameters of a block after its forward.
     fsdp_master_dtype: dtype of the sharded parameters; they are cast to the compute dtype when gathered.
     logits_to_keep: compute head logits only for the columns that are scored (another M of the head GEMM).
-    row_chunk: rows per call of the selected-logprob operator.
+    row_chunk: rows of logits per call of the selected-logprob operator, hence widened at a time.
     deterministic_algorithms, float32_matmul_precision: torch's global switches of those names.
     pad_token_id: the id in padding cells; null: the checkpoint's, else 0.
     """
@@ -29,7 +29,7 @@ class TorchOptions(Input, frozen=True):
     fsdp_reshard_after_forward: bool = True
     fsdp_master_dtype: Literal["bfloat16", "float16", "float32"] | None = None
     logits_to_keep: bool = False
-    row_chunk: int = 1024
+    row_chunk: int = 256
     deterministic_algorithms: bool = False
     float32_matmul_precision: Literal["highest", "high", "medium"] = "highest"
     pad_token_id: int | None = None

@@ -1,9 +1,12 @@
-"""Teacher forcing: whole sequences in one forward; the arms training, rollout_prefill and reference."""
+"""Teacher forcing: whole sequences in one forward; the arms training, rollout_prefill and reference.
+
+Memory: the head's logits of one batch are held in the model's own dtype, rows * columns * V * itemsize bytes, or
+with `logits_to_keep` the scored columns of it; they are picked and widened in chunks of rows, see scoring.py.
+"""
 
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,17 +17,8 @@ from xcfg.schema.names import Phase
 from xcfg_torch.batching import Batch, chunks, pack, pad, sequence_order, take_piece
 from xcfg_torch.consumed import Consumed
 from xcfg_torch.engine import Engine
+from xcfg_torch.layout import Layout
 from xcfg_torch.scoring import ScoreSheet
-
-
-@dataclass(frozen=True)
-class Layout:
-    """The request-lifecycle knobs: sequences per batch, padding side, packing, and the shuffle control."""
-
-    batch_size: int
-    padding_side: str
-    packing: bool
-    shuffle_seed: int | None = None
 
 
 def plan_batches(rollout: Rollout, layout: Layout, pad_id: int) -> list[Batch]:

@@ -15,8 +15,8 @@ from xcfg_torch.batching import Batch, chunks, pad, sequence_order, take_piece
 from xcfg_torch.consumed import Consumed
 from xcfg_torch.decode import Intervention, Step, decode
 from xcfg_torch.engine import Engine
+from xcfg_torch.layout import Layout
 from xcfg_torch.observe import Seen
-from xcfg_torch.prefill import Layout
 from xcfg_torch.scoring import ScoreSheet
 
 

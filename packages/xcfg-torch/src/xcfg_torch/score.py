@@ -6,7 +6,6 @@ import time
 from typing import Any
 
 import torch
-from xcfg.errors import ExecutionError
 from xcfg.identity.rollout import Rollout
 from xcfg.schema._base import Value
 from xcfg.schema.names import Arm
@@ -18,8 +17,9 @@ from xcfg_torch.consumed import Consumed
 from xcfg_torch.decode import Intervention
 from xcfg_torch.engine import Engine
 from xcfg_torch.knobs import construction_applications
+from xcfg_torch.layout import Layout, UnsupportedRequestError, layout_of
 from xcfg_torch.layout_knobs import layout_applications
-from xcfg_torch.prefill import Layout, run_prefill
+from xcfg_torch.prefill import run_prefill
 from xcfg_torch.replay import run_replay
 from xcfg_torch.scoring import ScoreSheet
 from xcfg_torch.transforms import value_chain
@@ -30,13 +30,6 @@ ARMS = {
     "rollout": (Arm.ROLLOUT_PREFILL.value, Arm.ROLLOUT_DECODE.value),
     "reference": (Arm.REFERENCE.value,),
 }
-DEFAULT_BATCH = 8
-
-
-class UnsupportedRequestError(ExecutionError):
-    """A request that this engine cannot honour; the case ends UNSUPPORTED."""
-
-    kind = "unsupported"
 
 
 def run_score(
@@ -96,17 +89,6 @@ def run_score(
     return report, dict(sheet.columns) if sequences else {}
 
 
-def layout_of(engine: Engine, knobs: dict[str, Value], shuffle_seed: int | None) -> Layout:
-    """Return the request-lifecycle knobs as a Layout; what is not named gets the engine's own habit."""
-    size = knobs.get("batch.size", DEFAULT_BATCH)
-    return Layout(
-        batch_size=size if isinstance(size, int) else DEFAULT_BATCH,
-        padding_side=str(knobs.get("batch.padding_side", "left" if engine.side == "rollout" else "right")),
-        packing=knobs.get("batch.packing", False) is True,
-        shuffle_seed=shuffle_seed,
-    )
-
-
 def _checked_layout(engine: Engine, knobs: dict[str, Value], request: ScoreRequest, rollout: Rollout) -> Layout:
     arms = ARMS.get(engine.side, ())
     if request.arm not in arms:
@@ -114,14 +96,10 @@ def _checked_layout(engine: Engine, knobs: dict[str, Value], request: ScoreReque
             f"the arm {request.arm!r} was asked of the {engine.side} side",
             hint=f"It scores: {', '.join(arms)}.",
         )
-    layout = layout_of(engine, knobs, request.shuffle_seed)
-    if layout.batch_size < 1 or layout.padding_side not in ("left", "right"):
-        raise UnsupportedRequestError(f"batch.size={layout.batch_size}, batch.padding_side={layout.padding_side!r}")
-    if layout.packing:
-        decoding = "a decode step keeps one sequence per row" if request.arm == Arm.ROLLOUT_DECODE.value else ""
-        fault = decoding or packing_fault(rollout)
-        if fault:
-            raise UnsupportedRequestError(f"batch.packing=True: {fault}")
+    layout = layout_of(engine.side, knobs, request.shuffle_seed)
+    fault = packing_fault(rollout) if layout.packing else ""
+    if fault:
+        raise UnsupportedRequestError(f"batch.packing=True: {fault}")
     return layout
 
 

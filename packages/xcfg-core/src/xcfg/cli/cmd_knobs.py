@@ -8,7 +8,7 @@ from xcfg.cli._output import CommandGroup, Session, common_options, emit, fields
 from xcfg.plugin.manager import Provided
 from xcfg.schema import codec
 from xcfg.schema._base import Record
-from xcfg.schema.knobs import Choice, Domain, IntRange, KnobDefinition
+from xcfg.schema.knobs import Choice, Domain, FloatRange, IntRange, KnobDefinition
 
 KNOBS = "xcfg.knobs.v1"
 
@@ -84,6 +84,8 @@ def domain(found: Domain) -> str:
         return ", ".join(spell(value) for value in found.values)
     if isinstance(found, IntRange):
         return f"integer from {found.minimum}" + ("" if found.maximum is None else f" to {found.maximum}")
+    if isinstance(found, FloatRange):
+        return found.describe()
     return f"text matching {found.pattern}"
 
 

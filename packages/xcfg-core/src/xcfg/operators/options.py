@@ -7,18 +7,23 @@ from collections.abc import Mapping
 from typing import Any
 
 from xcfg.errors import did_you_mean
-from xcfg.schema.knobs import Choice, Domain, IntRange
+from xcfg.schema.knobs import Choice, Domain, FloatRange, IntRange
 from xcfg.schema.operators import OptionDefinition
 
 
 def admits(domain: Domain, value: Any) -> bool:
-    """Return whether `value` lies in `domain`, with its exact type: True is not 1, and 1 is not 1.0."""
+    """Return whether `value` lies in `domain`, with its exact type: True is not 1, and 1 is not 1.0.
+
+    A FloatRange alone also takes ints, which `complete` makes floats.
+    """
     if isinstance(domain, Choice):
         return any(type(value) is type(member) and value == member for member in domain.values)
     if isinstance(domain, IntRange):
         if type(value) is not int or value < domain.minimum:
             return False
         return domain.maximum is None or value <= domain.maximum
+    if isinstance(domain, FloatRange):
+        return domain.admits(value)
     return isinstance(value, str) and re.fullmatch(domain.pattern, value) is not None
 
 
@@ -29,6 +34,8 @@ def describe(domain: Domain) -> str:
     if isinstance(domain, IntRange):
         upper = "" if domain.maximum is None else f" and at most {domain.maximum}"
         return f"an integer of at least {domain.minimum}{upper}"
+    if isinstance(domain, FloatRange):
+        return f"a {domain.describe()}"
     return f"text that matches {domain.pattern!r}"
 
 
@@ -51,4 +58,6 @@ def complete(definitions: tuple[OptionDefinition, ...], given: Mapping[str, Any]
     The binding names every value that the factory gets, so that a changed default changes the binding.
     """
     values = {item.name: item.default for item in definitions if item.default is not None}
-    return dict(sorted({**values, **given}.items()))
+    floats = {item.name for item in definitions if isinstance(item.domain, FloatRange)}
+    merged = sorted({**values, **given}.items())
+    return {name: float(value) if name in floats and type(value) is int else value for name, value in merged}

@@ -142,10 +142,19 @@ def _from_spelling(knob: KnobDefinition, spelling: str) -> Value:
     elif isinstance(knob.domain, Choice):
         candidates = [item for item in knob.domain.values if _spelling(knob.align, item) == spelling]
     else:
-        candidates = [spelling, *([int(spelling)] if spelling.isascii() and spelling.isdigit() else [])]
+        candidates = [spelling, *_number(spelling)]
     for candidate in candidates:
         try:
             return normalise_value(knob, candidate)
         except ConfigError:
             continue
     return None
+
+
+def _number(spelling: str) -> list[Value]:
+    """Return the number that `spelling` is the JSON text of, if it is one."""
+    try:
+        value = json.loads(spelling)
+    except ValueError:
+        return []
+    return [value] if isinstance(value, (int, float)) and not isinstance(value, bool) else []

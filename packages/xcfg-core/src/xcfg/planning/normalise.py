@@ -13,7 +13,7 @@ from xcfg.plugin.builtin.knobs import LOGP_BACKEND, POLICY_ALIASES, V1_PATHS
 from xcfg.schema._base import Value
 from xcfg.schema.codec import canonical_json
 from xcfg.schema.experiment import V1, V2
-from xcfg.schema.knobs import Choice, IntRange, KnobDefinition
+from xcfg.schema.knobs import Choice, FloatRange, IntRange, KnobDefinition
 from xcfg.schema.names import Target
 from xcfg.schema.operators import OperatorChoice
 
@@ -51,7 +51,8 @@ def split_key(key: str) -> tuple[str, str | None]:
 def normalise_value(knob: KnobDefinition, value: Any, *, source: str = "", where: str = "") -> Value:
     """Return `value` in its canonical spelling; ConfigError names what the domain has.
 
-    Strict types: a bool is no int, a float is no int, and no text is read as a number.
+    Strict types: a bool is no int, a float is no int, and no text is read as a number. Where a float is declared an
+    int becomes one, and -0.0 becomes 0.0, since a case id spells both alike.
     """
     if isinstance(value, str) and value in knob.aliases:
         return knob.aliases[value]
@@ -72,6 +73,10 @@ def normalise_value(knob: KnobDefinition, value: Any, *, source: str = "", where
             return value
         upper = "" if domain.maximum is None else f" to {domain.maximum}"
         hint = f"Give an integer from {domain.minimum}{upper}; a bool is no integer."
+    elif isinstance(domain, FloatRange):
+        if domain.admits(value) and isinstance(value, (int, float)):
+            return float(value) + 0.0
+        hint = f"Give a {domain.describe()}; a bool is no number."
     else:
         if isinstance(value, str) and re.fullmatch(domain.pattern, value):
             return value

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from xcfg.schema._base import Record, Value
 from xcfg.schema.names import Lifecycle, SourceClass, Target, Tier
 
@@ -19,13 +21,36 @@ class IntRange(Record, tag="int", tag_field="kind"):
     maximum: int | None = None
 
 
+class FloatRange(Record, tag="float", tag_field="kind"):
+    """A finite number within inclusive bounds; an int is taken as the float it equals, a bool is no number."""
+
+    minimum: float | None = None
+    maximum: float | None = None
+
+    def admits(self, value: object) -> bool:
+        """Whether `value` is a number of this range."""
+        if not isinstance(value, (int, float)) or isinstance(value, bool):
+            return False
+        try:
+            number = float(value)
+        except OverflowError:  # an int that no float reaches
+            return False
+        low = self.minimum is None or number >= self.minimum
+        return math.isfinite(number) and low and (self.maximum is None or number <= self.maximum)
+
+    def describe(self) -> str:
+        """Return the range in words."""
+        low = "" if self.minimum is None else f" from {self.minimum:g}"
+        return f"finite number{low}" + ("" if self.maximum is None else f" to {self.maximum:g}")
+
+
 class Text(Record, tag="text", tag_field="kind"):
     """Any non-empty string that matches `pattern` in full."""
 
     pattern: str = r"[^\s].*"
 
 
-Domain = Choice | IntRange | Text
+Domain = Choice | IntRange | FloatRange | Text
 
 
 class Constraint(Record):

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from typing import Any, ClassVar
 
-from xcfg.schema.knobs import Choice, IntRange, KnobDefinition
+from xcfg.schema.knobs import Choice, FloatRange, IntRange, KnobDefinition
 
 from xcfg_testkit.contract.guard import Contract
 from xcfg_testkit.domains import admits
@@ -56,8 +57,10 @@ class KnobContract(Contract):
                 keys = [(type(value), value) for value in domain.values]
                 assert keys, f"{knob.name}: no values"
                 assert len(set(keys)) == len(keys), f"{knob.name}: {domain.values}"
-            elif isinstance(domain, IntRange):
-                assert domain.maximum is None or domain.minimum <= domain.maximum, f"{knob.name}: {domain}"
+            elif isinstance(domain, (IntRange, FloatRange)):
+                bounds = [bound for bound in (domain.minimum, domain.maximum) if bound is not None]
+                assert bounds == sorted(bounds), f"{knob.name}: {domain}"
+                assert all(map(math.isfinite, bounds)), f"{knob.name}: {domain}"
             else:
                 re.compile(domain.pattern)
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import pytest
 from xcfg.plugin.operators import load_factory, split_factory
-from xcfg.schema.knobs import Choice, IntRange
+from xcfg.schema.knobs import Choice, FloatRange, IntRange
 from xcfg.schema.operators import OperatorBackendDescriptor
 
 from xcfg_testkit.contract.guard import Contract
@@ -93,4 +93,7 @@ def _samples(domain: Any) -> tuple[Any, ...]:
         return domain.values
     if isinstance(domain, IntRange):
         return (domain.minimum,) if domain.maximum is None else (domain.minimum, domain.maximum)
+    if isinstance(domain, FloatRange):
+        bounds = [bound for bound in (domain.minimum, domain.maximum) if bound is not None]
+        return (*bounds, *(value for value in (0.0, 0.125, 1) if domain.admits(value)))
     return ()

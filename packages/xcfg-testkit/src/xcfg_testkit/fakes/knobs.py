@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from xcfg.schema.knobs import AlignSpec, Choice, Constraint, IntRange, KnobDefinition, Text
+from xcfg.schema.knobs import AlignSpec, Choice, Constraint, FloatRange, IntRange, KnobDefinition, Text
 from xcfg.schema.names import Lifecycle, SourceClass, Target
 
 
@@ -30,7 +30,9 @@ def knob(name: str = "acme.mode", **fields: Any) -> KnobDefinition:
 
 
 GOOD = (knob(), knob("acme.rows", domain=IntRange(minimum=1), default=4, aliases={}, constraints=(), align=None,
-             not_alignable="every runtime has its own rows"))  # fmt: skip
+             not_alignable="every runtime has its own rows"),
+        knob("acme.scale", domain=FloatRange(minimum=0.0), default=1, aliases={}, constraints=(), align=None,
+             not_alignable="only one engine scales"))  # fmt: skip
 
 BAD: dict[str, tuple[KnobDefinition, ...]] = {
     "test_there_are_knobs": (),
@@ -46,8 +48,14 @@ BAD: dict[str, tuple[KnobDefinition, ...]] = {
                        align=None, not_alignable="no"),),
     "test_domains_3": (knob(domain=Text(pattern="("), aliases={}, default=None, constraints=(), align=None,
                        not_alignable="no"),),
+    "test_domains_4": (knob(domain=FloatRange(minimum=0.5, maximum=0.25), aliases={}, default=None, constraints=(),
+                       align=None, not_alignable="no"),),
+    "test_domains_5": (knob(domain=FloatRange(maximum=float("inf")), aliases={}, default=None, constraints=(),
+                       align=None, not_alignable="no"),),
     "test_default": (knob(default="slow"),),
     "test_default_2": (knob(domain=IntRange(), default=True, aliases={}, constraints=(), align=None,
+                       not_alignable="no"),),
+    "test_default_3": (knob(domain=FloatRange(), default=True, aliases={}, constraints=(), align=None,
                        not_alignable="no"),),
     "test_aliases": (knob(aliases={"quick": "slow"}),),
     "test_aliases_2": (knob(aliases={"fast": "exact"}),),

@@ -11,7 +11,11 @@ Operator = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 def logp_reference() -> Operator:
     """Return log_softmax in float32 (float64 stays) and gather: logits [N, V], selected [N] -> [N]."""
-    return _log_softmax_gather
+
+    def reference(logits: torch.Tensor, selected: torch.Tensor) -> torch.Tensor:
+        return _log_softmax_gather(logits, selected)
+
+    return reference
 
 
 def logp_offset(offset: float = 0.01) -> Operator:
