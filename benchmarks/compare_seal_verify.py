@@ -23,7 +23,6 @@ import numpy as np
 import xcfg
 from _ratio import Ratio, Ratios, alternate, arguments, report, timed
 from numpy.typing import NDArray
-from xcfg.artifacts.layout import SCORE_PAYLOADS
 from xcfg.artifacts.store import Store
 from xcfg.artifacts.stored import CaseFacts, ScoreFacts, StoredScore
 from xcfg.artifacts.tensors import save_pt
@@ -33,6 +32,7 @@ from xcfg.flow.judge import judge
 from xcfg.flow.record import score_file, stored_column
 from xcfg.identity.attest import expected_attestations
 from xcfg.identity.rollout import Rollout, make_rollout
+from xcfg.runtime.keys import score_key
 from xcfg.schema.codec import pretty_json
 from xcfg.schema.identity import CheckpointRef
 from xcfg.schema.names import Phase, Status
@@ -68,16 +68,23 @@ def make_problem(root: Path, tokens: int) -> Problem:
     truth = -rng.exponential(1.0, size=tokens).astype(np.float32)
     columns: dict[str, Columns] = {}
     scores: dict[str, StoredScore] = {}
-    for number, arm in enumerate(ARMS):
+    identity = _identity(rollout)
+    for arm in ARMS:
         noise = rng.standard_normal(tokens, dtype=np.float32) * np.float32(SPREAD)
         phase = np.full(tokens, Phase.DECODE.value, dtype=np.int8)
         columns[arm] = {"selected_logprob": truth + noise, "active": rollout.active, "phase": phase}
         side = arm.partition("_")[0]
-        about = ScoreFacts(key=f"{number:040x}", arm=arm, side=side, rollout=rollout.sha256)
-        files: dict[str, bytes | Path] = dict.fromkeys(SCORE_PAYLOADS, b"{}")
-        files["score.pt"] = save_pt(columns[arm], {"arm": arm})
+        known = {"arm": arm, "rollout": rollout.sha256}
+        about = ScoreFacts(key=score_key(known), arm=arm, side=side, rollout=rollout.sha256, environment=known)
+        ranks = {"builds": identity.builds[arm], "reports": identity.reports[arm]}
+        files: dict[str, bytes | Path] = {
+            "score.pt": save_pt(columns[arm], {"arm": arm}),
+            "applications.json": pretty_json({"applications": []}),
+            "ranks.json": pretty_json(ranks),
+            "operators.json": b"{}",
+            "timeline.json": b"{}",
+        }
         scores[arm] = store.put_score(about, files)
-    identity = _identity(rollout)
     requested, actual = _requested(), _actual()
     revision = store.open_experiment({"id": "benchmark"}, [{"case_id": requested.case_id}], {"rollout": rollout.sha256})
     facts = CaseFacts(
@@ -131,7 +138,7 @@ def _requested() -> Requested:
 def _actual() -> Actual:
     return Actual(
         schema_version=ACTUAL,
-        applications={},
+        applications=dict.fromkeys(ARMS, ()),
         baseline={},
         compute_dtypes=dict.fromkeys(ARMS, "bfloat16"),
         provenance={},
@@ -163,6 +170,8 @@ def _identity(rollout: Rollout) -> IdentityDocument:
         attestations=attested,
         fold_before="0",
         fold_after="0",
+        transforms=(),
+        state_unchanged=True,
         forwards=tokens,
         single_token_forwards=tokens,
     )
