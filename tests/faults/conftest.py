@@ -88,6 +88,8 @@ class Lab:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.scratch = folder / "scratch"  # a run that is killed cannot remove its own
+        self.scratch.mkdir()
         self.python = sys.executable
 
     # --- commands -----------------------------------------------------------------------------------------
@@ -103,6 +105,7 @@ class Lab:
             "PYTHONPATH": os.pathsep.join(places),
             "PYTHONDONTWRITEBYTECODE": "1",
             "OMP_NUM_THREADS": "1",
+            "TMPDIR": str(self.scratch),
             MARK: uuid.uuid4().hex,
             **extra,
         }

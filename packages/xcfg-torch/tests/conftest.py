@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,6 +20,32 @@ from xcfg.schema.operators import OperatorBinding
 from xcfg.schema.worker import PROTOCOL, ScoreRequest, WorkerSpec
 
 torch.set_num_threads(1)
+WORKER = """
+import sys
+from pathlib import Path
+import torch
+from safetensors.torch import save_file
+from xcfg.identity.rollout import read_rollout
+from xcfg.plugin.protocols import RankContext
+from xcfg.schema.codec import decode_json, pretty_json
+from xcfg.schema.worker import ScoreRequest, WorkerSpec
+from xcfg_torch.adapter import TorchAdapter
+
+torch.set_num_threads(1)
+rank = int(sys.argv[2])
+for folder in sorted(Path(sys.argv[1]).glob("engine-*")):
+    spec = decode_json((folder / "spec.json").read_bytes(), WorkerSpec)
+    adapter = TorchAdapter()
+    context = RankContext(rank, spec.world_size, spec.devices[rank], folder, f"file://{folder / 'rendezvous'}")
+    built = adapter.build(spec, context)
+    (folder / f"build-{rank}.json").write_bytes(pretty_json(built))
+    for file in sorted(folder.glob("request-*.json")):
+        request = decode_json(file.read_bytes(), ScoreRequest)
+        report, columns = adapter.score(request, read_rollout(folder.parent / "rollout"))
+        (folder / f"report-{request.id}-{rank}.json").write_bytes(pretty_json(report))
+        save_file(columns, folder / f"columns-{request.id}-{rank}.safetensors")
+    adapter.close()
+"""
 ARM = {"training": "training", "rollout": "rollout_prefill", "reference": "reference"}
 
 
@@ -75,6 +104,7 @@ def make_spec(
     factory: str = "xcfg_torch.logprob:log_softmax_gather",
     backend: str = "torch.log_softmax_gather",
     world_size: int = 1,
+    devices: tuple[str, ...] = (),
 ) -> WorkerSpec:
     """Return the WorkerSpec of one side with a bound selected_logprob."""
     binding = OperatorBinding(
@@ -92,6 +122,7 @@ def make_spec(
         checkpoint_uri="builtin:tiny-qwen3-512",
         rollout="",
         world_size=world_size,
+        devices=devices or ("cpu",) * world_size,
     )
 
 
@@ -99,6 +130,28 @@ def make_spec(
 def spec_of() -> Callable[..., WorkerSpec]:
     """`spec_of(checkpoint, side, knobs, ...)`, see make_spec."""
     return make_spec
+
+
+def launch_ranks(folder: Path, world: int) -> None:
+    """Run WORKER once per rank on the engines in `folder` and wait; a failure shows the ranks' own output."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", WORKER, str(folder)]
+    ranks = [
+        subprocess.Popen([*command, str(rank)], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        for rank in range(world)
+    ]
+    try:
+        outputs = [process.communicate(timeout=200)[0].decode() for process in ranks]
+    finally:
+        for process in ranks:
+            process.kill()
+    assert [process.returncode for process in ranks] == [0] * world, "\n".join(outputs)[-3000:]
+
+
+@pytest.fixture(scope="session")
+def launch() -> Callable[[Path, int], None]:
+    """`launch(folder, world)`, see launch_ranks."""
+    return launch_ranks
 
 
 @pytest.fixture
@@ -114,6 +167,7 @@ def built(tiny: Path, tmp_path: Path) -> Iterator[Callable[..., Any]]:
         attention: str = "sdpa",
         *,
         checkpoint: Path | None = None,
+        device: str = "cpu",
         **spec: Any,
     ) -> Any:
         head = "rollout" if side == "rollout" else "training"
@@ -122,8 +176,8 @@ def built(tiny: Path, tmp_path: Path) -> Iterator[Callable[..., Any]]:
         knobs.update(spec.pop("knobs", {}))
         adapter = TorchAdapter()
         made.append(adapter)
-        context = RankContext(0, 1, "cpu", tmp_path, f"file://{tmp_path / 'rendezvous'}")
-        report = adapter.build(make_spec(checkpoint or tiny, side, knobs, **spec), context)
+        context = RankContext(0, 1, device, tmp_path, f"file://{tmp_path / 'rendezvous'}")
+        report = adapter.build(make_spec(checkpoint or tiny, side, knobs, devices=(device,), **spec), context)
 
         def score(rollout: Rollout, arm: str = "", knobs: dict[str, Any] | None = None, **request: Any) -> Any:
             wanted = ScoreRequest(id="r", arm=arm or ARM[side], knobs=knobs or {"batch.size": 2}, **request)

@@ -78,6 +78,11 @@ class TestTorchRuntime(RuntimeContract):
             ALL_ATTENTION_FUNCTIONS["sdpa"], modeling_qwen3.eager_attention_forward = kept, plain
 
 
+@pytest.mark.gpu
+class TestTorchRuntimeOnCuda(TestTorchRuntime):
+    device = "cuda:0"
+
+
 class TestSmokeRuntime(RuntimeContract):
     descriptor = CPU_SMOKE
     knobs: ClassVar[dict[str, dict[str, Any]]] = {

@@ -169,6 +169,22 @@ def test_sampling_then_replaying_gives_the_recorded_values(built, rollout_of, mo
     assert np.isfinite(recorded).all() and len(set(recorded)) > 10
 
 
+@pytest.mark.parametrize("named", [{}, {"batch.size": 8}, {"batch.padding_side": "right"}, {"batch.packing": False}])
+def test_what_is_frozen_without_layout_knobs_is_replayed_with_or_without_them(built, rollout_of, named):
+    """One default for sampling and scoring, that of the shared knobs: prompts of unequal lengths lie in one batch."""
+    engine = built("rollout", "bfloat16")
+    prompts = [[5, 6, 7], [400, 3, 9, 11, 90], [17], [33, 44, 55, 66]]
+    request = ScoreRequest(id="g", arm="recorded", generate={"max_new_tokens": 9, "seed": 3})
+    sampled = engine.adapter.generate(request, prompts)
+    ids = np.concatenate([prompt + item["token_ids"] for prompt, item in zip(prompts, sampled, strict=True)])
+    tensors = {"token_ids": ids, "selected_token_ids": ids}
+    rollout = rollout_of([len(prompt) for prompt in prompts], [9] * 4, tensors=tensors)
+    recorded = np.concatenate([item["logprobs"] for item in sampled])
+    arm = ScoreRequest(id="r", arm="rollout_decode", knobs=named)
+    columns = engine.adapter.score(arm, rollout)[1]
+    assert np.array_equal(columns["selected_logprob"][columns["active"]].double().numpy(), recorded)
+
+
 def test_a_stop_id_ends_a_sequence_and_is_kept(built):
     engine = built("rollout", "float32")
     prompts = [[5, 6, 7], [8, 9]]

@@ -302,6 +302,13 @@ def test_a_missing_device_is_a_launch_error(tiny, spec_of, tmp_path):
         TorchAdapter().build(spec_of(tiny, "training", {}), context)
 
 
+def test_a_device_beyond_the_last_is_a_launch_error(built, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    with pytest.raises(LaunchError, match=r"'cuda:2'.*sees 2 CUDA devices\n.*cuda:1"):
+        built("training", device="cuda:2")
+
+
 def test_a_closed_adapter_says_so(built, uneven):
     engine = built("training")
     engine.adapter.close()

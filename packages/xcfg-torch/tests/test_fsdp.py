@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -16,32 +13,6 @@ from xcfg.schema.codec import decode_json, pretty_json
 from xcfg.schema.names import Applied, EvidenceKind
 from xcfg.schema.worker import BuildReport, ScoreReport, ScoreRequest
 
-WORKER = """
-import sys
-from pathlib import Path
-import torch
-from safetensors.torch import save_file
-from xcfg.identity.rollout import read_rollout
-from xcfg.plugin.protocols import RankContext
-from xcfg.schema.codec import decode_json, pretty_json
-from xcfg.schema.worker import ScoreRequest, WorkerSpec
-from xcfg_torch.adapter import TorchAdapter
-
-torch.set_num_threads(1)
-rank = int(sys.argv[2])
-for folder in sorted(Path(sys.argv[1]).glob("engine-*")):
-    spec = decode_json((folder / "spec.json").read_bytes(), WorkerSpec)
-    adapter = TorchAdapter()
-    context = RankContext(rank, spec.world_size, "cpu", folder, f"file://{folder / 'rendezvous'}")
-    built = adapter.build(spec, context)
-    (folder / f"build-{rank}.json").write_bytes(pretty_json(built))
-    for file in sorted(folder.glob("request-*.json")):
-        request = decode_json(file.read_bytes(), ScoreRequest)
-        report, columns = adapter.score(request, read_rollout(folder.parent / "rollout"))
-        (folder / f"report-{request.id}-{rank}.json").write_bytes(pretty_json(report))
-        save_file(columns, folder / f"columns-{request.id}-{rank}.safetensors")
-    adapter.close()
-"""
 WORLD = 2
 REQUESTS = [
     ScoreRequest(id="one", arm="training", knobs={"batch.size": 1}),
@@ -51,22 +22,6 @@ REQUESTS = [
 ENGINES = {"engine-plain": {}, "engine-master": {"fsdp_master_dtype": "float32", "fsdp_reshard_after_forward": False}}
 
 
-def launch(folder: Path) -> None:
-    """Run the worker once per rank and wait; a failure shows the ranks' own output."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-    command = [sys.executable, "-c", WORKER, str(folder)]
-    ranks = [
-        subprocess.Popen([*command, str(rank)], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-        for rank in range(WORLD)
-    ]
-    try:
-        outputs = [process.communicate(timeout=200)[0].decode() for process in ranks]
-    finally:
-        for process in ranks:
-            process.kill()
-    assert [process.returncode for process in ranks] == [0] * WORLD, "\n".join(outputs)[-3000:]
-
-
 @pytest.fixture(scope="module")
 def workplace(tmp_path_factory):
     """One folder for both engines: the ranks are launched once."""
@@ -74,7 +29,7 @@ def workplace(tmp_path_factory):
 
 
 @pytest.fixture
-def sharded(tiny, spec_of, workplace, uneven):
+def sharded(tiny, spec_of, launch, workplace, uneven):
     """`sharded(engine)` -> (builds, {id: reports}, {id: values}); both engines run in one launch of two ranks."""
     folder = workplace
     if not (folder / "rollout").exists():
@@ -90,7 +45,7 @@ def sharded(tiny, spec_of, workplace, uneven):
             (folder / name / "spec.json").write_bytes(pretty_json(spec))
             for request in REQUESTS:
                 (folder / name / f"request-{request.id}.json").write_bytes(pretty_json(request))
-        launch(folder)
+        launch(folder, WORLD)
     return lambda name: read_back(folder / name, uneven)
 
 

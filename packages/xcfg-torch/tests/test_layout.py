@@ -100,6 +100,16 @@ def test_packed_rows_that_leak_are_not_applied(built, uneven, monkeypatch):
     assert scored.applications["batch.packing"].status is Applied.UNOBSERVABLE
 
 
+@pytest.mark.parametrize("side", ["rollout", "training", "reference"])
+def test_defaults_are_those_of_the_shared_knobs(side):
+    from xcfg.plugin.builtin.knobs import SHARED_KNOBS
+    from xcfg_torch.layout import DEFAULT_LAYOUT, Layout, layout_of
+
+    declared = {knob.name: knob.default for knob in SHARED_KNOBS}
+    assert {path: declared[path] for path in DEFAULT_LAYOUT} == DEFAULT_LAYOUT
+    assert layout_of(side, {}) == layout_of(side, DEFAULT_LAYOUT) == Layout(8, "right", False)
+
+
 def test_packing_is_refused_where_it_would_be_wrong(built, uneven, rollout_of):
     with pytest.raises(XcfgError, match="one sequence per row") as caught:
         built("rollout").score(uneven, "rollout_decode", {"batch.size": 2, "batch.packing": True})

@@ -23,6 +23,9 @@ from xcfg_torch.provenance import provenance
 from xcfg_torch.score import coordinates, run_score
 from xcfg_torch.weights import weight_report
 
+XCFG_PRELOAD = ("torch", "transformers.modeling_utils", "transformers.models.auto.modeling_auto")
+"""What a worker's build imports: a forked worker finds it in memory (2.5 s of CPU less for SmolLM2-135M)."""
+
 
 class TorchAdapter:
     """One rank of the runtime `torch`.

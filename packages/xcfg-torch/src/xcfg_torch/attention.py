@@ -25,9 +25,9 @@ KERNEL_KINDS = ("sdpa", "eager", "flash")
 
 
 class Sampler:
-    """Counts calls by kind, and says which to look at: of every kind the first, second, fourth, eighth ...
+    """Counts calls by kind, and says which to look at: of every kind the first, fourth, sixteenth, 64th ...
 
-    So every kind that occurs is looked at, and what changes as a context grows is seen before it has doubled.
+    So every kind that occurs is looked at, and what changes as a context grows is seen before it is four times as long.
     """
 
     def __init__(self) -> None:
@@ -41,7 +41,8 @@ class Sampler:
     def take(self, kind: tuple[Any, ...]) -> bool:
         """Count a call of `kind`; return whether it is to be looked at."""
         self.counts[kind] = count = self.counts.get(kind, 0) + 1
-        return count & (count - 1) == 0
+        # A power of four has one bit set, at an even place.
+        return count & (count - 1) == 0 and count.bit_length() % 2 == 1
 
 
 class AttentionWatch(TorchFunctionMode):

@@ -48,6 +48,12 @@ def prepare_process(options: TorchOptions, device: str, seed: int) -> None:
                 f"the device {device!r} was asked for and torch {torch.__version__} sees no CUDA device",
                 hint="Use --training-devices cpu or --rollout-devices cpu, or install a CUDA build of torch.",
             )
+        count = torch.cuda.device_count()
+        if (torch.device(device).index or 0) >= count:
+            raise LaunchError(
+                f"the device {device!r} was asked for and torch sees {count} CUDA devices",
+                hint=f"Use cuda:0 to cuda:{count - 1}; CUDA_VISIBLE_DEVICES hides and renumbers devices.",
+            )
         torch.cuda.set_device(torch.device(device))
     if options.threads is not None:
         torch.set_num_threads(options.threads)

@@ -4,7 +4,7 @@ Ids are taken at the embedding, positions at the rotary module, the mask at the 
 asked for and changed on the way would show there. All of that, and every call of an attention module, is taken at
 every forward. The inputs of the matmuls (seven modules a block, 5 microseconds each) and the functions that
 attention calls are looked at in samples, see Sampler: the first call of every kind in every score, then the
-second, fourth, eighth ...
+fourth, sixteenth, 64th ...
 """
 
 from __future__ import annotations

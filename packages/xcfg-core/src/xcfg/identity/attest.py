@@ -78,26 +78,37 @@ def fold(tensors: Iterable[tuple[str, torch.Tensor]]) -> str:
     lies, so that 1 byte in 512 crosses the bus, and the sums and the bytes after the last whole row are hashed. A
     single flipped bit changes one sum by a power of two. What moves inside one row of 4 KiB is not seen.
     """
+    parts = [(name, _row_sums(tensor)) for name, tensor in tensors]
+    all_sums = _to_host([sums for _, (sums, _) in parts])
+    all_rests = _to_host([rest for _, (_, rest) in parts])
     state = hashlib.sha256()
-    for name, tensor in tensors:
-        sums, rest = _row_sums(tensor)
+    for (name, _), sums, rest in zip(parts, all_sums, all_rests, strict=True):
         state.update(name.encode() + b"\0" + (sums.nbytes * FOLD_ROW + rest.nbytes).to_bytes(8, "little"))
         state.update(sums.data)
         state.update(rest.data)
     return state.hexdigest()[:16]
 
 
-def _row_sums(tensor: torch.Tensor) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
-    """Return the sums of the whole rows of `tensor`, and the bytes that are left."""
+def _row_sums(tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the sums of the whole rows of `tensor`, int64, and the bytes that are left, uint8, where it lies."""
     import torch
 
     data = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
     whole = data.numel() // (8 * FOLD_ROW) * (8 * FOLD_ROW)
-    rest: NDArray[np.uint8] = data[whole:].cpu().numpy()
-    if not whole:
-        return np.empty(0, dtype=np.int64), rest
     rows = data[:whole]
     if rows.storage_offset() % 8 or rows.data_ptr() % 8:
         rows = rows.clone()
-    sums: NDArray[np.int64] = rows.view(torch.int64).view(-1, FOLD_ROW).sum(dim=1).cpu().numpy()
-    return sums, rest
+    return rows.view(torch.int64).view(-1, FOLD_ROW).sum(dim=1), data[whole:]
+
+
+def _to_host(parts: list[torch.Tensor]) -> list[NDArray[Any]]:
+    """Return flat tensors of one dtype as arrays; one transfer per device, since each waits for the device."""
+    import torch
+
+    found: dict[int, NDArray[Any]] = {}
+    for device in {part.device for part in parts}:
+        there = [index for index, part in enumerate(parts) if part.device == device]
+        joined = torch.cat([parts[index] for index in there]).cpu().numpy()
+        stops = np.cumsum([parts[index].numel() for index in there])
+        found.update(zip(there, np.split(joined, stops[:-1]), strict=True))
+    return [found[index] for index in range(len(parts))]
