@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from xcfg.errors import ConfigError, IdentityError, UnknownNameError, UsageError, WorkerError
 from xcfg.flow.checkpoints import Checkpoint
-from xcfg.flow.freeze import FreezeOptions, _rollout, freeze, read_prompts, transform_chain
+from xcfg.flow.freeze import FreezeOptions, _rollout, freeze, transform_chain
+from xcfg.flow.prompts import check_vocabulary, read_prompts
 from xcfg.schema.runtime import RuntimeDescriptor
 
 
@@ -86,6 +87,22 @@ def test_a_file_that_cannot_be_read_is_refused(prompts, tmp_path):
     for file in (tmp_path / "nowhere", tmp_path, prompts(b'{"text": "\xff"}')):
         with pytest.raises(ConfigError, match="cannot be read"):
             read_prompts(file)
+
+
+@pytest.mark.parametrize(
+    ("config", "size"),
+    [('{"vocab_size": 8}', 8), ('{"vocab_size": 2, "text_config": {"vocab_size": 8}}', 8), ("{}", None), (None, None)],
+)
+def test_an_id_beyond_the_vocabulary_is_refused_before_an_engine_is_built(config, size, tmp_path):
+    if config is not None:
+        (tmp_path / "config.json").write_text(config)
+    checkpoint = Checkpoint("models/a", tmp_path, "")
+    check_vocabulary([{"text": "a"}, {"token_ids": [0, 7]}], checkpoint, Path("p.jsonl"))
+    if size is None:
+        check_vocabulary([{"token_ids": [10**9]}], checkpoint, Path("p.jsonl"))
+        return
+    with pytest.raises(ConfigError, match=r"p\.jsonl.*'b' has the token id 8, .*'models/a' has a vocabulary of 8"):
+        check_vocabulary([{"token_ids": [7]}, {"token_ids": [8, 0], "id": "b"}], checkpoint, Path("p.jsonl"))
 
 
 @pytest.mark.parametrize(

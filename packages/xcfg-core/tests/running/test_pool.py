@@ -7,7 +7,6 @@ import itertools
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from xcfg.errors import LaunchError
 from xcfg.running.launch import LaunchSpec
 from xcfg.running.order import order_scores
 from xcfg.running.pool import WorkerPool
@@ -108,31 +107,6 @@ def test_memory_budget_that_is_large_enough_keeps_all(tmp_path, launch, request_
         for name in "abc":
             pool.score(launch(construction=name), request_of(name))
         assert pool.alive == 3
-
-
-def test_prefetch_builds_meanwhile(pool, launch, request_of, events):
-    assert pool.prefetch(launch(construction="b"))
-    assert pool.prefetch(launch(construction="b")), "asked twice, built once"
-    pool.score(launch(construction="a"), request_of("a"))
-    score = pool.score(launch(construction="b"), request_of("b"))
-    assert not score.reused and score.seconds["build"] > 0
-    assert names(events).count("worker_started") == 2
-
-
-def test_prefetch_ends_nobody(pool, launch, request_of):
-    device = Placement(devices=("cuda:0",))
-    pool.score(launch(construction="a", placement=device), request_of("a"))
-    assert not pool.prefetch(launch(construction="b", placement=device))
-    pool.score(launch(construction="c"), request_of("c"))
-    assert not pool.prefetch(launch(construction="d"))
-    assert pool.alive == 2
-
-
-def test_prefetch_that_fails_is_told_when_it_is_needed(pool, launch, request_of):
-    assert pool.prefetch(launch({"build": "raise"}))
-    with pytest.raises(LaunchError, match="ünïcode"):
-        pool.score(launch({"build": "raise"}), request_of())
-    assert pool.alive == 0
 
 
 def test_an_observer_that_fails_stops_nothing(tmp_path, launch, request_of):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import click
 
 from xcfg.schema.names import LAUNCH_STATUSES
@@ -53,8 +55,8 @@ def _over(edge: EdgeResult) -> str:
     return "not judged" if edge.threshold is None else f"{edge.mismatches} over {number(edge.threshold)}"
 
 
-def show_edges(comparison: Comparison) -> None:
-    """Print every edge of one comparison."""
+def show_edges(comparison: Comparison, names: Sequence[str]) -> None:
+    """Print every edge of one comparison; names: what the dump calls its sequences."""
     if comparison.reason:
         click.echo(f"  {comparison.reason}")
     if comparison.unattested:
@@ -67,6 +69,6 @@ def show_edges(comparison: Comparison) -> None:
         )
         for worst in edge.worst[:3]:
             click.echo(
-                f"    sequence {worst.sequence} position {worst.position} token {worst.token_id}: "
+                f"    {names[worst.sequence]!r} position {worst.position} token {worst.token_id}: "
                 f"{worst.first:.6f} - {worst.second:.6f} = {worst.difference:+.6f}"
             )

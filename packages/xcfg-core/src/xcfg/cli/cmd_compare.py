@@ -20,13 +20,14 @@ from xcfg.schema.summary import RunSummary
 @pass_session
 def compare(session: Session, file: Path, reader: str | None) -> None:
     """Compare the two log probabilities per token in FILE (canonical JSONL or safetensors)."""
-    from xcfg.flow.compare import compare_dump
+    from xcfg.flow.compare import open_dump, summarise
 
-    summary, comparison = compare_dump(file, session.manager, reader=reader)
+    dump = open_dump(file, session.manager, reader=reader)
+    summary, comparison = summarise(dump)
 
     def show(document: RunSummary) -> None:
         show_run(document)
-        show_edges(comparison)
+        show_edges(comparison, dump.table.sample_ids)
 
     emit(session, summary, show)
     raise SystemExit(summary.exit_code)

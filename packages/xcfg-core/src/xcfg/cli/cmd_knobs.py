@@ -111,7 +111,6 @@ def _detail(summary: KnobsSummary) -> str:
             ("binding tier", knob.tier.value),
             ("critical", "yes" if knob.critical else "no"),
             ("derived", "set through the operator mapping" if knob.derived else ""),
-            ("option of", knob.option_of),
             ("supported", knob.capability),
             ("applied", knob.apply),
             ("read back", knob.provenance),

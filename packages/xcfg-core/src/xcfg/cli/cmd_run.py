@@ -26,12 +26,15 @@ from xcfg.schema.worker import OPTIONAL_COLUMNS
 @click.option("--timeout-seconds", type=click.FloatRange(min=1), help="Limit per engine build and per score request.")
 @click.option("--columns", default="", metavar="LIST", help=f"Optional score columns: {', '.join(OPTIONAL_COLUMNS)}.")
 @click.option("--workers", type=click.IntRange(1, 64), default=1, show_default=True, help="Engines alive at once.")
+@click.option(
+    "--memory-gib", type=click.FloatRange(min=0, min_open=True), help="Memory of all engines together at most."
+)
 @click.option("--no-resume", is_flag=True, help="Score and judge again what is already sealed.")
 @click.option("--allow-smoke-operators", is_flag=True, help="Let temporary smoke operators run (cpu-smoke only).")
 @selection_options
 @common_options
 @pass_session
-def run(session: Session, file: Path, **given: object) -> None:
+def run(session: Session, file: Path, memory_gib: float | None, **given: object) -> None:
     """Run the experiment in FILE and print one line per case. Run it again to go on where it stopped."""
     from xcfg.flow.options import RunOptions
     from xcfg.flow.run import run as run_journey
@@ -50,6 +53,7 @@ def run(session: Session, file: Path, **given: object) -> None:
         allow_smoke=bool(given["allow_smoke_operators"]),
         columns=_columns(given["columns"]),
         max_workers=given["workers"],  # type: ignore[arg-type]
+        memory_budget=None if memory_gib is None else int(memory_gib * 2**30),
         selection=selection_of(given),
         on_event=progress,
         **limits,  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""The `identity` of an experiment: the seeds' inline matrices, or (v2) a frozen rollout by digest."""
+"""The `identity` of an experiment: inline matrices, or (v2) a frozen rollout by digest."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -48,18 +49,38 @@ def _make(record: DumpReaderDescriptor) -> DumpReader:
     return reader
 
 
-def compare_dump(path: Path, manager: PluginManager, *, reader: str | None = None) -> tuple[RunSummary, Comparison]:
-    """Return the summary and the whole comparison of the dump in `path`."""
+@dataclass(frozen=True)
+class Dump:
+    """A dump that was read: the reader's name, why it was chosen, and all its tokens."""
+
+    path: Path
+    reader: str
+    why: str
+    table: DumpTable
+
+
+def open_dump(path: Path, manager: PluginManager, *, reader: str | None = None) -> Dump:
+    """Return the dump in `path`. Raises ArtifactError when it is not there, not recognised or not canonical."""
     if not path.exists():
         raise ArtifactError(f"{str(path)!r} does not exist", hint="Give a dump file that holds both log probabilities.")
     name, why, chosen = choose_reader(path, manager, reader)
-    table = read_table(chosen, path)
+    return Dump(path, name, why, read_table(chosen, path))
+
+
+def compare_dump(path: Path, manager: PluginManager, *, reader: str | None = None) -> tuple[RunSummary, Comparison]:
+    """Return the summary and the whole comparison of the dump in `path`."""
+    return summarise(open_dump(path, manager, reader=reader))
+
+
+def summarise(dump: Dump) -> tuple[RunSummary, Comparison]:
+    """Return the summary and the whole comparison of a dump that was read."""
+    path = dump.path
     contract = load_contract()
-    comparison = judge_dump(table, contract)
+    comparison = judge_dump(dump.table, contract)
     case = CaseSummary(
         case_id=f"dump-{path.name}",
         attempt_id="",
-        label=f"{path.name} ({name}: {why})",
+        label=f"{path.name} ({dump.reader}: {dump.why})",
         status=comparison.status,
         assessment=comparison.assessment.assessment,
         reason=comparison.reason,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,27 +10,27 @@ from typing import Any
 
 import numpy as np
 
-from xcfg.errors import ConfigError, UsageError, WorkerError, did_you_mean
+from xcfg.errors import UsageError, WorkerError, did_you_mean
 from xcfg.flow.checkpoints import Checkpoint, find_checkpoint
+from xcfg.flow.launching import launch_spec, place, resolution_context
 from xcfg.flow.options import Event, ignore
+from xcfg.flow.prompts import check_vocabulary, read_prompts
+from xcfg.flow.scratch import scratch_folder
 from xcfg.identity.checkpoint import tokenizer_digest
 from xcfg.identity.rollout import Rollout, make_rollout, write_rollout
-from xcfg.operators import OperatorSession, ResolutionContext, SemanticOperatorCatalog
+from xcfg.operators import OperatorSession, SemanticOperatorCatalog
 from xcfg.planning import complete_settings
-from xcfg.plugin._resolve import resolve
 from xcfg.plugin.known import KNOB_PREFIXES
 from xcfg.plugin.manager import PluginManager
 from xcfg.running.launch import LaunchSpec
 from xcfg.running.pool import WorkerPool
-from xcfg.runtime.fingerprints import fingerprints
 from xcfg.runtime.sides import request_knobs, side_knobs, unsupported
 from xcfg.schema._base import Value
-from xcfg.schema.codec import parse_strict
 from xcfg.schema.identity import CheckpointRef, SamplingRecord, TokenizerRef
 from xcfg.schema.names import Target
 from xcfg.schema.operators import OperatorChoice
-from xcfg.schema.runtime import Placement, PlacementRequest, RuntimeDescriptor
-from xcfg.schema.worker import PROTOCOL, ScoreRequest, WorkerSpec
+from xcfg.schema.runtime import RuntimeDescriptor
+from xcfg.schema.worker import ScoreRequest
 
 LOGPROBS_MODES = ("raw_logprobs", "processed_logprobs")
 
@@ -69,6 +68,7 @@ def freeze(manager: PluginManager, options: FreezeOptions) -> Rollout:
     if not descriptor.generates:
         raise UsageError(f"the runtime {options.runtime!r} does not sample", hint="Use --runtime torch.")
     checkpoint = find_checkpoint(options.checkpoint, manager)
+    check_vocabulary(prompts, checkpoint, options.prompts)
     sampled = _sample(manager, descriptor, checkpoint, prompts, options)
     rollout = _rollout(sampled, prompts, checkpoint, descriptor, options)
     write_rollout(rollout, options.output)
@@ -93,42 +93,6 @@ def _check(options: FreezeOptions) -> None:
         raise UsageError("; ".join(faults), hint="See `xcfg freeze --help`.")
 
 
-def read_prompts(file: Path) -> list[dict[str, Any]]:
-    """Return the prompts of a JSONL file: `{"token_ids": [...]}` or `{"text": "..."}`, and optionally `id`.
-
-    Raises ConfigError with the line.
-    """
-    try:
-        lines = file.read_text(encoding="utf-8").split("\n")  # splitlines would also break at U+2028 inside a text
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot be read: {error}", source=str(file)) from None
-    prompts = [
-        _prompt(parse_strict(line, source=f"{file}:{number}"), f"{file}:{number}")
-        for number, line in enumerate(lines, start=1)
-        if line.strip()
-    ]
-    if not prompts:
-        raise ConfigError("holds no prompt", source=str(file), hint='One JSON object a line, e.g. {"text": "..."}.')
-    return prompts
-
-
-def _prompt(document: Any, source: str) -> dict[str, Any]:
-    known = {"id", "text", "token_ids"}
-    hint = 'Give {"text": "..."} or {"token_ids": [1, 2, 3]}, and optionally "id".'
-    if not isinstance(document, dict) or set(document) - known or ("text" in document) == ("token_ids" in document):
-        raise ConfigError("a prompt is an object with either text or token_ids", source=source, hint=hint)
-    text, ids = document.get("text"), document.get("token_ids")
-    if "text" in document and (not isinstance(text, str) or not text):
-        raise ConfigError("text must be a string that is not empty", source=source, path="$.text", hint=hint)
-    if "token_ids" in document and not (
-        isinstance(ids, list) and ids and all(type(item) is int and item >= 0 for item in ids)
-    ):
-        raise ConfigError("token_ids must be a list of ids from 0", source=source, path="$.token_ids", hint=hint)
-    if not isinstance(document.get("id", ""), str):
-        raise ConfigError("id must be a string", source=source, path="$.id", hint=hint)
-    return document
-
-
 def _sample(
     manager: PluginManager,
     descriptor: RuntimeDescriptor,
@@ -137,9 +101,9 @@ def _sample(
     options: FreezeOptions,
 ) -> list[dict[str, Any]]:
     launch, request = _launch(manager, descriptor, checkpoint, prompts, options)
-    with tempfile.TemporaryDirectory(prefix="xcfg-") as scratch:
+    with scratch_folder() as scratch:
         pool = WorkerPool(
-            Path(scratch), build_timeout=options.timeout, score_timeout=options.timeout, on_event=options.on_event
+            scratch, build_timeout=options.timeout, score_timeout=options.timeout, on_event=options.on_event
         )
         try:
             sampled = pool.generate(launch, request).generated.get(0, [])
@@ -166,8 +130,7 @@ def _launch(
             )
     knobs = side_knobs(complete_settings(options.settings, definitions, KNOB_PREFIXES), definitions, "rollout")
     refused = unsupported(descriptor, "rollout", knobs)
-    place: Any = resolve(descriptor.placement, install_hint=descriptor.install_hint)
-    placement: Placement = place(PlacementRequest(side="rollout", knobs=knobs, options={}, devices=options.devices))
+    placement = place(descriptor, "rollout", knobs, {}, options.devices)
     refused |= placement.unsupported
     if refused:
         raise UsageError(
@@ -175,41 +138,20 @@ def _launch(
             hint="Change it with --set PATH=VALUE.",
         )
     catalog = SemanticOperatorCatalog.from_provided(manager.operator_backends(), runtimes=(descriptor.name,))
-    context = ResolutionContext(
-        device=placement.devices[0].split(":")[0],
-        dtype=str(knobs["rollout.dtype"]),
-        topology={},
-        runtime=descriptor.name,
-        strict=True,
-        allow_smoke=False,
-    )
+    context = resolution_context(descriptor, knobs, placement, strict=True, allow_smoke=False)
     choice = OperatorChoice(backend=str(knobs["logp.backend"]))
     session = OperatorSession(catalog, descriptor.policies)
     bindings = {"selected_logprob": session.resolve("selected_logprob", "rollout", choice, context)}
-    spec = WorkerSpec(
-        protocol=PROTOCOL,
-        runtime=descriptor.name,
-        adapter=descriptor.adapter,
-        side="rollout",
+    launch = launch_spec(
+        descriptor,
+        "rollout",
         knobs=knobs,
         options={},
-        operators=bindings,
-        checkpoint=str(checkpoint.folder or ""),
-        checkpoint_uri=checkpoint.uri,
-        rollout="",
-        world_size=placement.world_size,
-        devices=placement.devices,
-        seed=options.seed,
-    )
-    prints = fingerprints(
-        runtime=descriptor.name,
-        side="rollout",
-        knobs=knobs,
-        definitions=definitions,
-        options={},
-        checkpoint=checkpoint.digest,
         placement=placement,
         bindings=bindings,
+        checkpoint=checkpoint,
+        definitions=definitions,
+        seed=options.seed,
     )
     request = ScoreRequest(
         id="freeze",
@@ -225,7 +167,7 @@ def _launch(
             "logprobs_mode": options.logprobs_mode,
         },
     )
-    return LaunchSpec(spec=spec, placement=placement, fingerprints=prints), request
+    return launch, request
 
 
 def transform_chain(options: FreezeOptions) -> tuple[str, ...]:

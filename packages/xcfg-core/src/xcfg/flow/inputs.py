@@ -91,7 +91,7 @@ def rollout_of(experiment: Experiment) -> Rollout:
 
 
 def inline_rollout(identity: InlineIdentity) -> Rollout:
-    """Return the seeds' matrices as a frozen rollout; tokens that attention_mask hides are padding and dropped."""
+    """Return inline matrices as a frozen rollout; tokens that attention_mask hides are padding and dropped."""
     keep = np.asarray(identity.attention_mask, dtype=np.bool_)
     count, width = keep.shape
     positions = (

@@ -21,6 +21,7 @@ class RunOptions:
     """Runtimes, devices, places and limits of one run.
 
     build_timeout, score_timeout: seconds per engine build and per score request.
+    memory_budget: resident bytes of all workers together at most; None: only max_workers limits them.
     columns: optional score columns to keep. on_boundary: called at every write boundary of the store.
     """
 
@@ -35,6 +36,7 @@ class RunOptions:
     allow_smoke: bool = False
     columns: tuple[str, ...] = ()
     max_workers: int = 1
+    memory_budget: int | None = None
     selection: Selection = field(default_factory=Selection)
     on_event: Callable[[Event], None] = ignore
     on_boundary: Callable[[str], None] | None = None

@@ -10,25 +10,23 @@ from typing import Any
 from xcfg.errors import UsageError
 from xcfg.flow.checkpoints import Checkpoint
 from xcfg.flow.inputs import Loaded
+from xcfg.flow.launching import launch_spec, place, resolution_context
 from xcfg.flow.options import RunOptions
 from xcfg.flow.runtimes import Runtimes
-from xcfg.operators import OperatorResolutionError, OperatorSession, ResolutionContext, SemanticOperatorCatalog
-from xcfg.plugin._resolve import resolve
+from xcfg.operators import OperatorResolutionError, OperatorSession, SemanticOperatorCatalog
 from xcfg.plugin.builtin.knobs import LOGP_BACKEND
 from xcfg.plugin.manager import PluginManager
 from xcfg.running.launch import LaunchSpec
 from xcfg.runtime.environment import scoring_environment
-from xcfg.runtime.fingerprints import fingerprints
 from xcfg.runtime.keys import score_facts, score_key
 from xcfg.runtime.sides import request_knobs, side_knobs, unsupported
 from xcfg.schema._base import Value
-from xcfg.schema.codec import evolve
 from xcfg.schema.knobs import KnobDefinition
 from xcfg.schema.names import Arm, Role, Side
 from xcfg.schema.operators import OperatorBinding, OperatorChoice
 from xcfg.schema.plan import ExperimentCase
-from xcfg.schema.runtime import Placement, PlacementRequest, RuntimeDescriptor
-from xcfg.schema.worker import PROTOCOL, ScoreRequest, WorkerSpec
+from xcfg.schema.runtime import Placement, RuntimeDescriptor
+from xcfg.schema.worker import ScoreRequest, WorkerSpec
 
 RECORDED_RUNTIME = "recorded"
 SELECTED_LOGPROB = "selected_logprob"
@@ -134,14 +132,7 @@ class Preparer:
     def _place(
         self, descriptor: RuntimeDescriptor, side: str, knobs: Mapping[str, Value], options: Mapping[str, Any]
     ) -> Placement:
-        place: Any = resolve(descriptor.placement, install_hint=descriptor.install_hint)
-        request = PlacementRequest(side=side, knobs=dict(knobs), options=dict(options), devices=self.devices[side])
-        placement: Placement = place(request)
-        asked, given = ({name.split(":")[0] for name in names} for names in (self.devices[side], placement.devices))
-        if asked != given:
-            reason = f"asked for {', '.join(sorted(asked))}, the runtime would run on {', '.join(sorted(given))}"
-            return evolve(placement, unsupported={**placement.unsupported, f"devices.{side}": reason})
-        return placement
+        return place(descriptor, side, knobs, options, self.devices[side])
 
     def _bind(
         self,
@@ -154,11 +145,10 @@ class Preparer:
     ) -> dict[str, OperatorBinding]:
         catalog = SemanticOperatorCatalog.from_provided(self.backends, runtimes=(descriptor.name,))
         session = OperatorSession(catalog, descriptor.policies)
-        context = ResolutionContext(
-            device=placement.devices[0].split(":")[0],
-            dtype=str(knobs.get("rollout.dtype") or knobs.get("training.compute_dtype") or ""),
-            topology={name.split(".")[-1]: value for name, value in knobs.items() if isinstance(value, int)},
-            runtime=descriptor.name,
+        context = resolution_context(
+            descriptor,
+            knobs,
+            placement,
             strict=self.loaded.experiment.strict_fallback,
             allow_smoke=self.options.allow_smoke,
         )
@@ -188,19 +178,17 @@ class Preparer:
     ) -> ScoreJob:
         table = table or arm
         options = case.runtime_options.get(side, {})
-        spec = WorkerSpec(
-            protocol=PROTOCOL,
-            runtime=descriptor.name,
-            adapter=descriptor.adapter,
-            side=side,
+        launch = launch_spec(
+            descriptor,
+            side,
             knobs=knobs,
             options=options,
-            operators=bindings,
-            checkpoint=str(self.checkpoint.folder or ""),
-            checkpoint_uri=self.checkpoint.uri,
+            placement=placement,
+            bindings=bindings,
+            checkpoint=self.checkpoint,
+            definitions=self.definitions,
             rollout=self.rollout_folder,
-            world_size=placement.world_size,
-            devices=placement.devices,
+            fresh=case.role == Role.FRESH.value,
         )
         facts = score_facts(
             runtime=descriptor.name,
@@ -218,23 +206,8 @@ class Preparer:
             environment=scoring_environment(
                 sources=tuple(descriptor.sources),
                 devices=tuple(placement.devices),
-                programs=self._programs(spec, placement),
+                programs=self._programs(launch.spec, placement),
             ),
-        )
-        launch = LaunchSpec(
-            spec=spec,
-            placement=placement,
-            fingerprints=fingerprints(
-                runtime=descriptor.name,
-                side=side,
-                knobs=knobs,
-                definitions=self.definitions,
-                options=options,
-                checkpoint=self.checkpoint.digest,
-                placement=placement,
-                bindings=bindings,
-            ),
-            fresh=case.role == Role.FRESH.value,
         )
         key = score_key(facts)
         request = ScoreRequest(

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -21,7 +20,8 @@ from xcfg.flow.record import Recorder, failure_document, failure_of
 from xcfg.flow.resume import resumable, what_differed
 from xcfg.flow.runtimes import choose_runtimes
 from xcfg.flow.scores import ScoreFailure, Scorer, SideScore
-from xcfg.flow.summary import case_summary, run_summary
+from xcfg.flow.scratch import scratch_folder
+from xcfg.flow.summary import case_summary, run_summary, unstored_summary
 from xcfg.plugin.manager import PluginManager
 from xcfg.running.pool import WorkerPool
 from xcfg.runtime.environment import forget_environment
@@ -62,10 +62,11 @@ def run(file: Path, manager: PluginManager, options: RunOptions) -> RunSummary:
         baseline=prepared[0],
         strict=loaded.experiment.strict_fallback,
     )
-    with tempfile.TemporaryDirectory(prefix="xcfg-") as scratch:
+    with scratch_folder() as scratch:
         pool = WorkerPool(
-            Path(scratch),
+            scratch,
             max_alive=options.max_workers,
+            memory_budget=options.memory_budget,
             build_timeout=options.build_timeout,
             score_timeout=options.score_timeout,
             on_event=options.on_event,
@@ -127,17 +128,21 @@ class Run:
 
     def _ends_at_once(self, item: PreparedCase) -> bool:
         if self.options.resume:
-            attempt = resumable(self.recorder, item)
+            try:
+                attempt = resumable(self.recorder, item)
+                differed = [] if attempt is not None else what_differed(self.recorder, item)
+            except ArtifactError as error:  # no folder of ours, a link perhaps: nothing can be sealed there either
+                self._finish(unstored_summary(item.case, error.message), item)
+                return True
             if attempt is not None:
                 self._done(item, attempt, resumed=True)
                 return True
-            for line in what_differed(self.recorder, item):
+            for line in differed:
                 self.options.on_event({"event": "rescored", "label": item.case.label, "reason": line})
         if not item.unsupported:
             return False
         reason = "; ".join(f"{path}: {why}" for path, why in sorted(item.unsupported.items()))
-        failure = failure_document(Status.UNSUPPORTED, reason, unsupported=item.unsupported)
-        self._done(item, self.recorder.write_failure(item, failure, {}), reason=reason)
+        self._fail(item, failure_document(Status.UNSUPPORTED, reason, unsupported=item.unsupported), time.monotonic())
         return True
 
     def _advance(self, waiting: list[PreparedCase]) -> None:
@@ -181,14 +186,21 @@ class Run:
             reason = judgement.comparison.reason
             self._fail(item, failure_document(status, reason, applications=applications), started)
             return
-        attempt = self.recorder.write(item, documents, scores, judgement)
-        self._done(item, attempt, seconds=self._charge(item, started))
+        self._seal(item, lambda: self.recorder.write(item, documents, scores, judgement), started)
 
     def _fail(
         self, item: PreparedCase, failure: Failure, started: float, logs: Mapping[str, Path] | None = None
     ) -> None:
-        attempt = self.recorder.write_failure(item, failure, logs or {})
-        self._done(item, attempt, reason=failure.reason, seconds=self._charge(item, started))
+        self._seal(item, lambda: self.recorder.write_failure(item, failure, logs or {}), started, failure.reason)
+
+    def _seal(self, item: PreparedCase, write: Callable[[], StoredAttempt], started: float, reason: str = "") -> None:
+        """Write the attempt; a case whose folder refuses it ends INVALID_ARTIFACT, and the run goes on."""
+        try:
+            attempt = write()
+        except ArtifactError as error:
+            self._finish(unstored_summary(item.case, error.message), item)
+            return
+        self._done(item, attempt, reason=reason, seconds=self._charge(item, started))
 
     def _baseline_scores(self) -> dict[str, SideScore]:
         """Return the baseline's side scores, also where the baseline itself was resumed."""
@@ -223,7 +235,9 @@ class Run:
         reason: str = "",
         seconds: Mapping[str, float] | None = None,
     ) -> None:
-        summary = case_summary(item.case, attempt, resumed=resumed, reason=reason, seconds=seconds or {})
+        self._finish(case_summary(item.case, attempt, resumed=resumed, reason=reason, seconds=seconds or {}), item)
+
+    def _finish(self, summary: CaseSummary, item: PreparedCase) -> None:
         self.summaries[item.case.case_id] = summary
         self.options.on_event({"event": "case", "summary": summary, "total": len(self.prepared)})
         self.manager.observe_after_case(item.case, summary)

@@ -95,14 +95,24 @@ def contract_summary(loaded: Loaded) -> ContractSummary:
     return ContractSummary(source=ref.source, version=ref.version, digest=ref.digest)
 
 
+def unstored_summary(case: ExperimentCase, reason: str) -> CaseSummary:
+    """Return the line of a case whose attempt the store refused: nothing of it is kept, so nothing is claimed."""
+    return _without_attempt(case, Status.INVALID_ARTIFACT, reason)
+
+
 def _cancelled(case: ExperimentCase) -> CaseSummary:
+    reason = "the run was interrupted before this case ended; run the same command again to go on"
+    return _without_attempt(case, Status.CANCELLED, reason)
+
+
+def _without_attempt(case: ExperimentCase, status: Status, reason: str) -> CaseSummary:
     return CaseSummary(
         case_id=case.case_id,
         attempt_id="",
         label=case.label,
-        status=Status.CANCELLED.value,
+        status=status.value,
         assessment=Assessment.NO_REFERENCE.value,
-        reason="the run was interrupted before this case ended; run the same command again to go on",
+        reason=reason,
         resumed=False,
         threshold=None,
         edges={},

@@ -101,6 +101,16 @@ def checkpoint_digest(folder: Path) -> str:
         raise IdentityError(f"config.json in {str(folder)!r} has no digest: {error}") from None
 
 
+def vocabulary_size(folder: Path) -> int | None:
+    """Return `vocab_size` of config.json, of its text model where that has one; None where it says nothing."""
+    file = folder / "config.json"
+    config = read_strict(file) if file.exists() else {}
+    if isinstance(config, dict) and isinstance(config.get("text_config"), dict):
+        config = config["text_config"]
+    size = config.get("vocab_size") if isinstance(config, dict) else None
+    return size if type(size) is int and size > 0 else None
+
+
 def tokenizer_digest(folder: Path) -> str:
     """Return one SHA-256 over the tokenizer files present, empty when there is none."""
     present = {

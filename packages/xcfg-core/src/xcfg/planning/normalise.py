@@ -22,7 +22,7 @@ OPERATORS = "operators."
 DERIVED_PATHS = {
     "logp.tp_layout": "it follows from the engines' vocabulary shards, and is recorded with every score",
 }
-"""Paths that the seeds name only to say that nobody sets them."""
+"""Paths that are named in documents only to say that nobody sets them."""
 
 
 def same(first: Any, second: Any) -> bool:

@@ -75,12 +75,12 @@ def make_fault(
     traceback: str = "",
     worker_usable: bool = False,
 ) -> WorkerFault:
-    """Return an error whose hint ends with the last lines of the failing rank's log and where the log is."""
+    """Return an error whose hint ends with the last lines of the failing rank's log; the caller keeps the file."""
     log = logs.get(f"worker-{rank}.log") or next(iter(logs.values()), None)
     parts = [hint] if hint else []
     if log is not None:
         last = tail(log)
-        parts.append(f"Last lines of {log}:\n{last}" if last else f"The log {log} is empty.")
+        parts.append(f"Last lines of {log.name}:\n{last}" if last else f"{log.name} is empty.")
     error = kind(message, hint="\n  ".join(parts))
     error.logs, error.rank, error.error_kind = dict(logs), rank, error_kind
     error.traceback, error.worker_usable = traceback, worker_usable

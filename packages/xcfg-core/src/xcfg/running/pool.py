@@ -108,22 +108,6 @@ class WorkerPool:
 
     generate = score
 
-    def prefetch(self, launch: LaunchSpec) -> bool:
-        """Start building a worker for `launch` without waiting; say whether it is (being) built.
-
-        Declined, with nothing changed, when another living worker would have to end for it.
-        """
-        self._discard_dead()
-        if launch.key in self._held:
-            return True
-        others = list(self._held.values())
-        if len(others) >= self.max_alive or any(held.launch.overlaps(launch) for held in others):
-            return False
-        if not self._fits(launch):
-            return False
-        self._start(launch)
-        return True
-
     def release(self, *, keep: LaunchSpec | None = None) -> None:
         """End all workers, or all that do not serve `keep`."""
         for key in [key for key in self._held if keep is None or key != keep.key]:

@@ -15,7 +15,7 @@ MAX_CASES_LIMIT = 4096
 
 
 class InlineIdentity(Input):
-    """The seeds' twelve keys: a small fixture as rectangular matrices [sequences, tokens].
+    """The identity of a v1 file, twelve keys: a small fixture as rectangular matrices [sequences, tokens].
 
     selected_token_ids[s][p] is the token at position p, scored from the logits at p - 1.
     """
@@ -104,7 +104,7 @@ class RuntimeOptionsInput(Input):
 
 
 class ExperimentV1(Input):
-    """`cross_config.experiment_config.v1`: exactly the seeds' fields."""
+    """`cross_config.experiment_config.v1`: the fields of the first version, unchanged."""
 
     schema_version: Literal["cross_config.experiment_config.v1"]
     experiment_id: str

@@ -89,7 +89,6 @@ class KnobDefinition(Record):
     support is proved, how the value is applied, how the actual value is read back.
     distributed: the value also belongs to the distributed-context fingerprint.
     derived: set only through other fields of the experiment (logp.backend beside an operator mapping).
-    option_of: the operator whose selected backend must declare this option; empty for ordinary knobs.
     """
 
     name: str
@@ -107,7 +106,6 @@ class KnobDefinition(Record):
     critical: bool = True
     distributed: bool = False
     derived: bool = False
-    option_of: str = ""
     default: Value = None
     align: AlignSpec | None = None
     not_alignable: str = ""

@@ -10,12 +10,11 @@ from xcfg.schema.names import Lifecycle
 
 
 class OptionDefinition(Record):
-    """An option of one backend; `knob` is the dotted knob path that sets it, if any."""
+    """An option of one backend, set where an experiment names it: `{"backend": ID, "options": {NAME: VALUE}}`."""
 
     name: str
     domain: Domain
     default: Value = None
-    knob: str = ""
     summary: str = ""
 
 

@@ -1,0 +1,64 @@
+"""The prompts of a freeze: read from JSONL and held against the vocabulary before an engine is started."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from xcfg.errors import ConfigError
+from xcfg.flow.checkpoints import Checkpoint
+from xcfg.identity.checkpoint import vocabulary_size
+from xcfg.schema.codec import parse_strict
+
+
+def read_prompts(file: Path) -> list[dict[str, Any]]:
+    """Return the prompts of a JSONL file: `{"token_ids": [...]}` or `{"text": "..."}`, and optionally `id`.
+
+    Raises ConfigError with the line.
+    """
+    try:
+        lines = file.read_text(encoding="utf-8").split("\n")  # splitlines would also break at U+2028 inside a text
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot be read: {error}", source=str(file)) from None
+    prompts = [
+        _prompt(parse_strict(line, source=f"{file}:{number}"), f"{file}:{number}")
+        for number, line in enumerate(lines, start=1)
+        if line.strip()
+    ]
+    if not prompts:
+        raise ConfigError("holds no prompt", source=str(file), hint='One JSON object a line, e.g. {"text": "..."}.')
+    return prompts
+
+
+def _prompt(document: Any, source: str) -> dict[str, Any]:
+    known = {"id", "text", "token_ids"}
+    hint = 'Give {"text": "..."} or {"token_ids": [1, 2, 3]}, and optionally "id".'
+    if not isinstance(document, dict) or set(document) - known or ("text" in document) == ("token_ids" in document):
+        raise ConfigError("a prompt is an object with either text or token_ids", source=source, hint=hint)
+    text, ids = document.get("text"), document.get("token_ids")
+    if "text" in document and (not isinstance(text, str) or not text):
+        raise ConfigError("text must be a string that is not empty", source=source, path="$.text", hint=hint)
+    if "token_ids" in document and not (
+        isinstance(ids, list) and ids and all(type(item) is int and item >= 0 for item in ids)
+    ):
+        raise ConfigError("token_ids must be a list of ids from 0", source=source, path="$.token_ids", hint=hint)
+    if not isinstance(document.get("id", ""), str):
+        raise ConfigError("id must be a string", source=source, path="$.id", hint=hint)
+    return document
+
+
+def check_vocabulary(prompts: Sequence[dict[str, Any]], checkpoint: Checkpoint, file: Path) -> None:
+    """Raise ConfigError for the first token id that the checkpoint has no embedding for."""
+    size = vocabulary_size(checkpoint.folder) if checkpoint.folder is not None else None
+    if size is None:
+        return
+    for number, prompt in enumerate(prompts):
+        largest = max(prompt.get("token_ids", ()), default=0)
+        if largest >= size:
+            name = prompt.get("id", f"prompt-{number}")
+            raise ConfigError(
+                f"the prompt {name!r} has the token id {largest}, and {checkpoint.uri!r} has a vocabulary of {size}",
+                source=str(file),
+                hint=f"Ids go from 0 to {size - 1}: was the file made with another tokenizer?",
+            )
