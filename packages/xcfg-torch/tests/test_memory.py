@@ -20,7 +20,7 @@ CHAIN = ("temperature:0.7", "top_k:50", "top_p:0.9")
 
 def peak_bytes(call) -> int:
     """Return the most bytes that were held at a time beside what was there before."""
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as recorded:
         call()
     events = [item for item in recorded.profiler.kineto_results.events() if item.name() == "[memory]"]
     return int(np.cumsum([item.nbytes() for item in sorted(events, key=lambda item: item.start_ns())]).max())

@@ -65,7 +65,7 @@ def _cpu_peak(function: Operator, logits: torch.Tensor, selected: torch.Tensor) 
     """The running maximum over the allocations and releases that torch's profiler saw, in their order."""
     from torch.profiler import ProfilerActivity, profile
 
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as recorded:
         function(logits, selected)
     if recorded.profiler is None or recorded.profiler.kineto_results is None:
         return -1
