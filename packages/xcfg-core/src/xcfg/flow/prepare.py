@@ -30,6 +30,8 @@ from xcfg.schema.worker import ScoreRequest, WorkerSpec
 
 RECORDED_RUNTIME = "recorded"
 SELECTED_LOGPROB = "selected_logprob"
+ENGINES_OWN = ("native", "production")
+"""Choices that an engine into which nothing can be injected honours by running what it always runs."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +108,7 @@ class Preparer:
         jobs: dict[str, ScoreJob] = {}
         for side in ("training", "rollout"):
             descriptor = self.runtimes.of(side)
-            knobs = _derived(side_knobs(case.knobs, self.definitions, side), case, side)
+            knobs = _derived(side_knobs(case.knobs, self.definitions, side), case, side, descriptor)
             reasons.update(unsupported(descriptor, side, knobs))
             if reasons:
                 continue
@@ -155,6 +157,8 @@ class Preparer:
         bound = {}
         for operation, choices in case.operators.items():
             if operation not in descriptor.operators:
+                if choices[side].backend in ENGINES_OWN:
+                    continue
                 reasons[f"operators.{operation}.{side}"] = (
                     f"the runtime {descriptor.name!r} does not inject {operation}"
                 )
@@ -281,7 +285,16 @@ class Preparer:
         return self._job(stand_in, descriptor, side, Arm.REFERENCE.value, knobs, placement, bindings, table=name)
 
 
-def _derived(knobs: dict[str, Value], case: ExperimentCase, side: str) -> dict[str, Value]:
-    """Return `knobs` with logp.backend as the operator mapping has it: the mapping is what is executed."""
+def _derived(
+    knobs: dict[str, Value], case: ExperimentCase, side: str, descriptor: RuntimeDescriptor
+) -> dict[str, Value]:
+    """Return `knobs` with logp.backend as the operator mapping has it: the mapping is what is executed.
+
+    An engine that takes no operator and is asked for its own has nothing to set and nothing to read back.
+    """
     choice = case.operators.get(SELECTED_LOGPROB, {}).get(side)
-    return knobs if choice is None or LOGP_BACKEND not in knobs else {**knobs, LOGP_BACKEND: choice.backend}
+    if choice is None or LOGP_BACKEND not in knobs:
+        return knobs
+    if SELECTED_LOGPROB not in descriptor.operators and choice.backend in ENGINES_OWN:
+        return {path: value for path, value in knobs.items() if path != LOGP_BACKEND}
+    return {**knobs, LOGP_BACKEND: choice.backend}

@@ -32,6 +32,7 @@ EXTERNAL = RuntimeDescriptor(
     adapter="",
     placement="xcfg.running.external:place",
     arms=ARMS,
+    operators=(),
     forced_replay=True,
     capabilities=tuple(Capability(path="*", side=side, note=_ANY) for side in ARMS),
     devices=("cpu", "cuda"),
