@@ -54,7 +54,7 @@ def sides(requested: dict[str, Any]) -> dict[str, Any]:
             "dtype": of(dtype),
             "attention": of(f"{name}.attention_backend"),
             "batch_size": of("batch.size"),
-            "padding_side": of("batch.padding_side", "left" if name == "rollout" else "right"),
+            "padding_side": of("batch.padding_side", "right"),
             "packing": of("batch.packing", False),
             "logprob": PRECISION[requested["operators"]["selected_logprob"][name]["backend"]],
             "ranks": ranks,
