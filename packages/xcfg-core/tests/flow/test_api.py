@@ -27,7 +27,7 @@ def home(case, judged, golden, tmp_path) -> Path:
     store = Store(tmp_path / "runs", "demo")
     store.put_rollout(case.rollout)
     lines = [read_strict(golden("case")) | {"case_id": name} for name in (case.requested.case_id, "case-failed")]
-    revision = store.open_experiment({"experiment_id": "demo"}, lines, {})
+    revision = store.open_experiment({"experiment_id": "demo", "strict_fallback": True}, lines, {})
     scores = {arm: put_score(store, case, arm) for arm in case.scores}
     found = judged()
     for status, name in ((Status.PASS, case.requested.case_id),) * 2 + ((Status.TIMEOUT, "case-failed"),):
@@ -114,20 +114,57 @@ def test_verify_recomputes_what_iter_cases_yields(home):
     assert sum("/cases/" in check.path for check in checks) == 3
 
 
-def test_verify_finds_a_comparison_that_was_changed_and_sealed_again(home, case, judged):
-    folder = next(home.glob("cases/*/attempt-0002"))
-    document = read_strict(folder / "comparison.json")
-    document["edges"]["training_vs_rollout"]["active_tokens"] = 600
+def forge(folder: Path, name: str, change) -> None:
+    """Change one JSON document of an attempt and seal it again, as somebody with an editor could."""
+    document = read_strict(folder / name)
+    change(document)
     data = pretty_json(document)
-    (folder / "comparison.json").write_bytes(data)
+    (folder / name).write_bytes(data)
     seal = read_strict(folder / "COMPLETE")
-    seal["files"]["comparison.json"] = hashlib.sha256(data).hexdigest()
+    seal["files"][name] = hashlib.sha256(data).hexdigest()
     seal.pop("seal")
     (folder / "COMPLETE").write_bytes(pretty_json(seal | {"seal": digest(seal)}))
+
+
+def test_verify_finds_a_comparison_that_was_changed_and_sealed_again(home, case, judged):
+    folder = next(home.glob("cases/*/attempt-0002"))
+    forge(folder, "comparison.json", lambda it: it["edges"]["training_vs_rollout"].update(active_tokens=600))
     assert all(check.ok for check in xcfg.verify(home, seals_only=True).attempts)
     (bad,) = [check for check in xcfg.verify(home).attempts if not check.ok]
     assert bad.path == str(folder)
     assert bad.reasons == ("edges.training_vs_rollout.active_tokens: 600, 6",)
+
+
+FORGERIES = {
+    "a change that was not planned": (
+        "requested.json",
+        lambda it: it["delta"].update({"rollout.dtype": "float16"}),
+        "delta of requested.json is not that of the plan",
+    ),
+    "leniency": ("requested.json", lambda it: it.update(strict=False), "strict of requested.json is not that of the"),
+    "another label": ("requested.json", lambda it: it.update(label="x"), "label of requested.json is not that of the"),
+    "a coarser dtype": (
+        "actual.json",
+        lambda it: it["compute_dtypes"].update(training="bfloat16"),
+        "the compute dtype of training is not what its ranks reported",
+    ),
+    "another build": (
+        "identity.json",
+        lambda it: it["builds"]["training"][0].update(world_size=2),
+        "the builds of training are not those of its side score",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FORGERIES)
+def test_verify_finds_documents_that_do_not_say_what_lies_beside_them(name, home):
+    file, change, said = FORGERIES[name]
+    folder = next(home.glob("cases/*/attempt-0002"))
+    forge(folder, file, change)
+    assert all(check.ok for check in xcfg.verify(home, seals_only=True).attempts)
+    (bad,) = [check for check in xcfg.verify(home).attempts if not check.ok]
+    assert bad.path == str(folder)
+    assert any(reason.startswith(said) for reason in bad.reasons), bad.reasons
 
 
 def test_a_folder_without_evidence_is_an_error_and_no_empty_answer(tmp_path):

@@ -98,6 +98,44 @@ def test_a_missing_reason_is_replaced_by_the_status(setting, judged):
     assert judged().comparison.reason == "batch.size on training: fallback"
 
 
+def beside(case, arm="rollout_decode"):
+    """Give the case a third arm, with the scores and reports of prefill: no decode gate lets that pass."""
+    case.scores[arm] = case.scores["rollout_prefill"]
+    applications, builds, reports = case.actual.applications, case.identity.builds, case.identity.reports
+    case.actual = evolve(
+        case.actual,
+        applications={**applications, arm: applications["rollout_prefill"]},
+        baseline={**case.actual.baseline, arm: applications["rollout_prefill"]},
+        compute_dtypes={**case.actual.compute_dtypes, arm: "float32"},
+    )
+    case.identity = evolve(
+        case.identity,
+        builds={**builds, arm: builds["rollout_prefill"]},
+        reports={**reports, arm: reports["rollout_prefill"]},
+    )
+
+
+def test_an_arm_beside_the_verdict_costs_its_own_edges_and_no_more(judged, case, fault):
+    beside(case)
+    comparison = with_numbers(judged(), "PASS")
+    assert set(comparison.missing_arms) == {"rollout_decode"}
+    assert "rollout_decode: " in comparison.missing_arms["rollout_decode"]
+    assert not [edge for edge in comparison.edges if "decode" in edge]
+    fault("rollout_decode", "rollout.dtype", "fallback")
+    assert with_numbers(judged(), "PASS").missing_arms.keys() == {"rollout_decode"}
+
+
+def test_as_the_verdict_arm_the_same_fault_ends_the_case(judged, case):
+    beside(case)
+    case.requested = evolve(case.requested, verdict_arm="rollout_decode")
+    without_numbers(judged(), "INVALID_IDENTITY")
+
+
+def test_an_arm_that_could_not_be_scored_is_named(judged, case):
+    case.actual = evolve(case.actual, failures={"rollout_decode": "out of memory"})
+    assert with_numbers(judged(), "PASS").missing_arms == {"rollout_decode": "out of memory"}
+
+
 # --- identity -------------------------------------------------------------------------------------------------
 
 
@@ -308,8 +346,12 @@ def test_an_undeclared_difference_does_not_hide_a_worse_status(setting, fault, j
 
 def test_a_case_without_a_scored_baseline_says_that_nothing_was_held_against_it(judged, case):
     case.actual = evolve(case.actual, baseline={})
-    changes = with_numbers(judged(), "PASS").coupled_changes
+    comparison = with_numbers(judged(), "NOT_COMPARABLE")
+    assert "no score of training and rollout_prefill" in comparison.reason
+    changes = comparison.coupled_changes
     assert [(item["path"], item["arm"]) for item in changes] == [("*", "training"), ("*", "rollout_prefill")]
+    case.actual = evolve(case.actual, baseline={"training": case.actual.applications["training"]})
+    assert "no score of rollout_prefill that" in with_numbers(judged(), "NOT_COMPARABLE").reason
 
 
 @pytest.mark.parametrize("side", ["training", "rollout"])

@@ -45,6 +45,9 @@ def show_run(summary: RunSummary) -> None:
         click.echo(case_line(case, width))
     for reason in dict.fromkeys(case.assessment_reason for case in summary.cases if case.assessment_reason):
         click.echo(f"  assessment: {reason}")
+    for case in summary.cases:
+        for arm, reason in sorted(case.missing_arms.items()):
+            click.echo(f"  {case.label}: no edges of {arm}: {reason.partition(chr(10))[0]}")
     click.echo(
         f"\n{summary.experiment_id}: rollout {summary.runtimes['rollout']}, training {summary.runtimes['training']}; "
         f"contract {summary.contract.version} ({summary.contract.digest[:12]}); exit {summary.exit_code}"

@@ -7,7 +7,7 @@ from typing import Any
 from xcfg.schema._base import Record, Value
 from xcfg.schema.names import Tier
 from xcfg.schema.runtime import KnobApplication
-from xcfg.schema.worker import BuildReport, ScoreReport
+from xcfg.schema.worker import BuildReport, RankRecord, ScoreReport
 
 REQUESTED = "xcfg.requested.v1"
 MATERIALIZED = "xcfg.materialized.v1"
@@ -51,7 +51,8 @@ class Materialized(Record):
 class Actual(Record):
     """actual.json: what each side really was. applications: arm -> judged records of every rank.
 
-    baseline: the same of the baseline case, against which undeclared changes are found.
+    baseline: the same of the baseline case, against which undeclared changes are found. failures: arm -> why it
+    has no score; only arms that do not decide the verdict.
     """
 
     schema_version: str
@@ -60,6 +61,7 @@ class Actual(Record):
     compute_dtypes: dict[str, str]
     provenance: dict[str, Any]
     replica_disagreements: dict[str, tuple[dict[str, Any], ...]]
+    failures: dict[str, str] = {}
 
 
 class IdentityDocument(Record):
@@ -86,3 +88,18 @@ class Failure(Record):
     arm: str = ""
     details: dict[str, Any] = {}
     applications: tuple[KnobApplication, ...] = ()
+
+
+class Applications(Record):
+    """applications.json of a side score: the judged records of every rank."""
+
+    applications: tuple[KnobApplication, ...]
+
+
+class Ranks(Record):
+    """ranks.json of a side score: what every rank said at build and at score, and who owned which tokens."""
+
+    builds: tuple[BuildReport, ...]
+    reports: tuple[ScoreReport, ...]
+    records: tuple[RankRecord, ...]
+    replica_disagreements: tuple[dict[str, Any], ...]

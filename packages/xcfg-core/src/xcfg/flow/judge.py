@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,7 +23,7 @@ Columns = Mapping[str, NDArray[np.generic]]
 BUDGET = "plain_"
 PRECISE = {"plain_eager_float32": "float32", "plain_eager_float64": "float64"}
 """Tables that also serve as the reference: eager attention is the formula itself, in a dtype that is wide enough."""
-VERDICT_ARMS = (Arm.TRAINING.value, Arm.ROLLOUT_PREFILL.value, Arm.ROLLOUT_DECODE.value)
+SCORED_ARMS = (Arm.TRAINING.value, Arm.ROLLOUT_PREFILL.value, Arm.ROLLOUT_DECODE.value)
 
 
 @dataclass(frozen=True)
@@ -45,23 +45,36 @@ def judge(
     """Return the judgement of a case whose arms (and reference tables) lie in `scores`, by name.
 
     Order: settings that are not what was asked for, then identity, then numbers, then undeclared differences.
+    Only training and the verdict arm decide; what is wrong with another arm costs its own edges (contract, section 3).
     """
-    status, reason = _evidence(requested, actual)
+    deciding = deciding_arms(requested.verdict_arm)
+    status, reason = _evidence(requested, actual, deciding)
     if status is not None and requested.strict:
         return _without_numbers(requested, contract, status, reason)
     errors = _identity(identity, actual, scores, rollout)
-    broken = tuple(text for arm in VERDICT_ARMS for text in errors.get(arm, ()))
+    broken = tuple(text for arm in deciding for text in errors.get(arm, ()))
     if broken:
         why = "; ".join(broken[:3]) + (f"; and {len(broken) - 3} more" if len(broken) > 3 else "")
         return _without_numbers(requested, contract, Status.INVALID_IDENTITY, why, broken)
-    outcome = _numbers(requested, actual, scores, rollout, contract, errors)
-    return _finish(requested, actual, outcome, status, reason)
+    missing = dict(actual.failures)
+    for arm in (name for name in SCORED_ARMS if name not in deciding):
+        unfit, why = _evidence(requested, actual, (arm,))
+        if arm in errors or (unfit is not None and requested.strict):
+            missing[arm] = errors[arm][0] if arm in errors else f"{unfit.value if unfit else ''}: {why}"
+    usable = {arm: columns for arm, columns in scores.items() if arm not in errors and arm not in missing}
+    outcome = _numbers(requested, actual, usable, rollout, contract, errors)
+    return _finish(requested, actual, outcome, status, reason, missing)
 
 
-def _evidence(requested: Requested, actual: Actual) -> tuple[Status | None, str]:
+def deciding_arms(verdict_arm: str) -> tuple[str, str]:
+    """Return the two arms of the verdict edge: no other arm changes a status."""
+    return (Arm.TRAINING.value, verdict_arm)
+
+
+def _evidence(requested: Requested, actual: Actual, arms: Sequence[str]) -> tuple[Status | None, str]:
     faults: list[KnobApplication] = [
         item
-        for arm in VERDICT_ARMS
+        for arm in arms
         for item in actual.applications.get(arm, ())
         if item.status is not Applied.APPLIED
         and item.path in requested.definitions
@@ -117,11 +130,7 @@ def _numbers(
     contract: Contract,
     errors: Mapping[str, tuple[str, ...]],
 ) -> CompareOutcome:
-    tables = {
-        arm: table(arm, columns, actual.compute_dtypes.get(arm, ""))
-        for arm, columns in scores.items()
-        if arm not in errors
-    }
+    tables = {arm: table(arm, columns, actual.compute_dtypes.get(arm, "")) for arm, columns in scores.items()}
     budget = {name.replace("_", ":"): item for name, item in tables.items() if name.startswith(BUDGET)}
     budget |= {f"reference:{dtype}": tables[name] for name, dtype in PRECISE.items() if name in tables}
     arms = {name: item for name, item in tables.items() if not name.startswith(BUDGET)}
@@ -151,25 +160,34 @@ def table(arm: str, columns: Columns, compute_dtype: str) -> ScoreTable:
 
 
 def _finish(
-    requested: Requested, actual: Actual, outcome: CompareOutcome, status: Status | None, reason: str
+    requested: Requested,
+    actual: Actual,
+    outcome: CompareOutcome,
+    status: Status | None,
+    reason: str,
+    missing: Mapping[str, str],
 ) -> Judgement:
+    deciding = deciding_arms(requested.verdict_arm)
     tiers = {path: facts.tier for path, facts in requested.definitions.items()}
     coupled: list[dict[str, object]] = []
     undeclared: list[dict[str, object]] = []
     declared = _declared(requested)
-    for arm in VERDICT_ARMS:
+    alone = []
+    for arm in SCORED_ARMS:
         if arm in actual.applications and arm not in actual.baseline:
             coupled.append({"path": "*", "arm": arm, "baseline": "not scored", "case": "not compared with it"})
+            alone += [arm] if arm in deciding else []
         elif arm in actual.applications:
             changed, semantic = coupled_changes(actual.baseline[arm], actual.applications[arm], declared, tiers)
             coupled += changed
-            undeclared += semantic
+            undeclared += semantic if arm in deciding else []
     replicas = tuple({"arm": arm, **item} for arm, items in actual.replica_disagreements.items() for item in items)
     comparison = evolve(
         outcome.comparison,
         coupled_changes=tuple(coupled),
         undeclared_differences=tuple(undeclared),
         replica_disagreements=replicas,
+        missing_arms=dict(missing),
     )
     if status is not None:
         comparison = evolve(comparison, status=status.value, reason=reason)
@@ -179,6 +197,12 @@ def _finish(
             comparison,
             status=Status.NOT_COMPARABLE.value,
             reason=f"{names} differ from the baseline and the case does not declare it",
+        )
+    elif alone and comparison.status in (Status.PASS.value, Status.MISMATCH.value):
+        comparison = evolve(
+            comparison,
+            status=Status.NOT_COMPARABLE.value,
+            reason=f"the baseline has no score of {' and '.join(alone)} that this case could be held against",
         )
     return Judgement(comparison, dict(outcome.token_diffs))
 

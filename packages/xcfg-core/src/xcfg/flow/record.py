@@ -33,6 +33,7 @@ from xcfg.runtime.keys import case_scoring_key, comparison_key
 from xcfg.schema.codec import plain, pretty_json
 from xcfg.schema.knobs import KnobDefinition
 from xcfg.schema.names import Status
+from xcfg.schema.runtime import KnobApplication
 
 
 def score_file(table: str, verdict_arm: str) -> str:
@@ -96,12 +97,17 @@ class Recorder:
                 }
         return Materialized(schema_version=MATERIALIZED, sides=sides)
 
-    def actual(self, scores: Mapping[str, SideScore], baseline: Mapping[str, SideScore]) -> Actual:
-        """Return actual.json from the side scores of the case and of the baseline."""
+    def actual(
+        self,
+        scores: Mapping[str, SideScore],
+        baseline: Mapping[str, tuple[KnobApplication, ...]],
+        failures: Mapping[str, str],
+    ) -> Actual:
+        """Return actual.json from the side scores of the case, the baseline's applications and what failed."""
         return Actual(
             schema_version=ACTUAL,
             applications={arm: score.applications for arm, score in scores.items()},
-            baseline={arm: score.applications for arm, score in baseline.items()},
+            baseline=dict(baseline),
             compute_dtypes={arm: score.compute_dtype for arm, score in scores.items()},
             provenance={
                 arm: {"environment": score.stored.seal.environment.get("environment", {}), **_provenance(score)}
@@ -110,6 +116,7 @@ class Recorder:
             replica_disagreements={
                 arm: score.replica_disagreements for arm, score in scores.items() if score.replica_disagreements
             },
+            failures=dict(failures),
         )
 
     def identity(self, scores: Mapping[str, SideScore], weights: Mapping[str, dict[str, str]]) -> IdentityDocument:

@@ -11,11 +11,12 @@ from xcfg.artifacts.store import Store
 from xcfg.artifacts.stored import StoredAttempt
 from xcfg.errors import ArtifactError, InterruptedRunError
 from xcfg.flow.checkpoints import Checkpoint, find_checkpoint
-from xcfg.flow.documents import Failure
+from xcfg.flow.documents import Actual, Failure
 from xcfg.flow.inputs import Loaded, load_inputs
-from xcfg.flow.judge import judge
+from xcfg.flow.judge import deciding_arms, judge
 from xcfg.flow.options import RunOptions
 from xcfg.flow.prepare import PreparedCase, Preparer, ScoreJob
+from xcfg.flow.recheck import decode
 from xcfg.flow.record import Recorder, failure_document, failure_of
 from xcfg.flow.resume import resumable, what_differed
 from xcfg.flow.runtimes import choose_runtimes
@@ -27,6 +28,7 @@ from xcfg.running.pool import WorkerPool
 from xcfg.runtime.environment import forget_environment
 from xcfg.schema.codec import plain
 from xcfg.schema.names import Status
+from xcfg.schema.runtime import KnobApplication
 from xcfg.schema.summary import CaseSummary, RunSummary
 
 
@@ -100,6 +102,7 @@ class Run:
     prepared: list[PreparedCase]
     pool: WorkerPool
     summaries: dict[str, CaseSummary] = field(default_factory=dict)
+    attempts: dict[str, StoredAttempt] = field(default_factory=dict)
     charged: set[str] = field(default_factory=set)
 
     def execute(self) -> RunSummary:
@@ -159,11 +162,11 @@ class Run:
         self.manager.observe_before_case(item.case)
         started = time.monotonic()
         outcomes = {arm: self.scorer.outcomes[job.key] for arm, job in item.jobs.items()}
-        failed = [(arm, outcome) for arm, outcome in outcomes.items() if isinstance(outcome, ScoreFailure)]
-        if failed:
-            arm, failure = failed[0]
-            self._fail(item, failure_of(arm, failure), started, failure.logs)
-            return
+        failed = {arm: outcome for arm, outcome in outcomes.items() if isinstance(outcome, ScoreFailure)}
+        for arm in deciding_arms(item.verdict_arm):
+            if arm in failed:
+                self._fail(item, failure_of(arm, failed[arm]), started, failed[arm].logs)
+                return
         scores = {arm: outcome for arm, outcome in outcomes.items() if isinstance(outcome, SideScore)}
         for name, job in item.reference.items():
             outcome = self.scorer.outcomes[job.key]
@@ -171,7 +174,7 @@ class Run:
                 scores[name] = outcome
         documents = (
             self.recorder.requested(item),
-            self.recorder.actual(scores, self._baseline_scores()),
+            self.recorder.actual(scores, self._baseline(), {arm: lost.reason for arm, lost in failed.items()}),
             self.recorder.identity(scores, self._weights(scores)),
         )
         columns = {name: score.columns for name, score in scores.items()}
@@ -202,13 +205,16 @@ class Run:
             return
         self._done(item, attempt, reason=reason, seconds=self._charge(item, started))
 
-    def _baseline_scores(self) -> dict[str, SideScore]:
-        """Return the baseline's side scores, also where the baseline itself was resumed."""
-        found = {}
+    def _baseline(self) -> dict[str, tuple[KnobApplication, ...]]:
+        """Return what the baseline's arms really were: from their scores, else from its sealed attempt."""
+        sealed = self.attempts.get(self.prepared[0].case.case_id)
+        found: dict[str, tuple[KnobApplication, ...]] = {}
+        if sealed is not None and "actual.json" in sealed.seal.files:
+            found |= decode(sealed, "actual.json", Actual).applications
         for arm, job in self.prepared[0].jobs.items():
             outcome = self.scorer.outcomes.get(job.key) or self.scorer.stored(job)
             if isinstance(outcome, SideScore):
-                found[arm] = outcome
+                found[arm] = outcome.applications
         return found
 
     def _weights(self, scores: Mapping[str, SideScore]) -> dict[str, dict[str, str]]:
@@ -235,6 +241,7 @@ class Run:
         reason: str = "",
         seconds: Mapping[str, float] | None = None,
     ) -> None:
+        self.attempts[item.case.case_id] = attempt
         self._finish(case_summary(item.case, attempt, resumed=resumed, reason=reason, seconds=seconds or {}), item)
 
     def _finish(self, summary: CaseSummary, item: PreparedCase) -> None:

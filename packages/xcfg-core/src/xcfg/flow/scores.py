@@ -28,6 +28,7 @@ from xcfg.errors import (
     WorkerError,
     XcfgError,
 )
+from xcfg.flow.documents import Applications, Ranks
 from xcfg.flow.options import Event
 from xcfg.flow.prepare import ScoreJob
 from xcfg.identity.rollout import Rollout
@@ -83,15 +84,15 @@ Outcome = SideScore | ScoreFailure
 def read_side_score(stored: StoredScore, *, resumed: bool, seconds: Mapping[str, float] | None = None) -> SideScore:
     """Return a sealed side score with its documents decoded. Raises ArtifactError."""
     columns, _ = stored.tensors("score.pt")
-    ranks, applications = stored.json("ranks.json"), stored.json("applications.json")
+    ranks = convert(stored.json("ranks.json"), Ranks)
     return SideScore(
         stored=stored,
         columns=columns,
-        applications=convert(applications["applications"], tuple[KnobApplication, ...]),
-        builds=convert(ranks["builds"], tuple[BuildReport, ...]),
-        reports=convert(ranks["reports"], tuple[ScoreReport, ...]),
-        records=convert(ranks["records"], tuple[RankRecord, ...]),
-        replica_disagreements=tuple(ranks["replica_disagreements"]),
+        applications=convert(stored.json("applications.json"), Applications).applications,
+        builds=ranks.builds,
+        reports=ranks.reports,
+        records=ranks.records,
+        replica_disagreements=ranks.replica_disagreements,
         seconds=dict(seconds or {}),
         resumed=resumed,
     )
@@ -154,16 +155,18 @@ class Scorer:
 
     def _score(self, job: ScoreJob) -> Outcome:
         started = time.monotonic()
+        raw: RawScore | None = None
         try:
             if job.launch is None:
                 return self._publish_recorded(job)
             raw = self.pool.score(job.launch, job.request, check=self._checker(job))
             return self._publish(job, raw)
         except EvidenceRefusedError as error:
-            return ScoreFailure(error.status, error.message, applications=error.applications)
+            return ScoreFailure(error.status, error.message, logs=error.logs, applications=error.applications)
         except (ExecutionError, UsageError, ArtifactError, IdentityError) as error:
             elapsed = {"build": 0.0, "score": time.monotonic() - started}
-            return ScoreFailure(_status_of(error), str(error), logs=getattr(error, "logs", {}), seconds=elapsed)
+            logs = getattr(error, "logs", {}) if raw is None else raw.logs
+            return ScoreFailure(_status_of(error), str(error), logs=logs, seconds=elapsed)
 
     def _checker(self, job: ScoreJob) -> Callable[[tuple[BuildReport, ...]], None]:
         """Return the gate between build and score: a strict case ends before it is scored."""
@@ -190,15 +193,14 @@ class Scorer:
         applications = judged(job.knobs, reported, [report.rank for report in raw.reports], job.side)
         files: dict[str, bytes | Path] = {
             "score.pt": save_pt(merged.columns, {"arm": job.table, "side": job.side, "key": job.key}),
-            "applications.json": pretty_json({"applications": applications}),
+            "applications.json": pretty_json(Applications(applications=applications)),
             "ranks.json": pretty_json(
-                {
-                    "builds": raw.builds,
-                    "reports": raw.reports,
-                    "records": merged.records,
-                    "replica_disagreements": merged.replica_disagreements,
-                    "unobserved": [],
-                }
+                Ranks(
+                    builds=raw.builds,
+                    reports=raw.reports,
+                    records=merged.records,
+                    replica_disagreements=merged.replica_disagreements,
+                )
             ),
             "operators.json": pretty_json(job.bindings),
             "timeline.json": pretty_json(
@@ -215,8 +217,8 @@ class Scorer:
         }
         files: dict[str, bytes | Path] = {
             "score.pt": save_pt(columns, {"arm": job.table, "side": job.side, "key": job.key}),
-            "applications.json": pretty_json({"applications": []}),
-            "ranks.json": pretty_json({"builds": [], "reports": [], "records": [], "replica_disagreements": []}),
+            "applications.json": pretty_json(Applications(applications=())),
+            "ranks.json": pretty_json(Ranks(builds=(), reports=(), records=(), replica_disagreements=())),
             "operators.json": pretty_json({}),
             "timeline.json": pretty_json({"seconds": {}, "spans": []}),
         }
@@ -230,14 +232,18 @@ class Scorer:
 
 
 class EvidenceRefusedError(ExecutionError):
-    """A strict case whose engine does not run what was asked for; it ends before it is scored."""
+    """A strict case whose engine does not run what was asked for; it ends before it is scored.
+
+    logs: the pool's worker logs by name, filled in by the pool.
+    """
 
     kind = "evidence"
+    logs: dict[str, Path]
 
     def __init__(self, status: Status, reason: str, applications: tuple[KnobApplication, ...]) -> None:
         """Keep the status in which the case ends and the applications that say why."""
         super().__init__(reason)
-        self.status, self.applications = status, applications
+        self.status, self.applications, self.logs = status, applications, {}
 
 
 def _import_torch() -> None:

@@ -46,6 +46,7 @@ def case_summary(
         threshold=comparison.threshold if comparison is not None else None,
         edges={name: edge_summary(edge) for name, edge in comparison.edges.items()} if comparison is not None else {},
         assessment_reason=comparison.assessment.reason if comparison is not None and comparison.edges else "",
+        missing_arms=comparison.missing_arms if comparison is not None else {},
         seconds=Seconds(
             build=seconds.get("build", 0.0), score=seconds.get("score", 0.0), compare=seconds.get("compare", 0.0)
         ),

@@ -11,9 +11,9 @@ from xcfg.artifacts.stored import StoredAttempt
 from xcfg.artifacts.verify import check_seals
 from xcfg.contract import load_contract
 from xcfg.errors import XcfgError
+from xcfg.flow import ties
 from xcfg.flow.recheck import recheck_attempt
 from xcfg.identity.rollout import Rollout, read_rollout
-from xcfg.runtime.keys import score_key
 from xcfg.schema.attempt import AttemptCheck
 from xcfg.schema.codec import evolve
 from xcfg.schema.summary import VERIFY, VerifySummary
@@ -78,22 +78,7 @@ class Places:
             return [f"the frozen rollout {attempt.seal.rollout[:16]}… is not beside it"]
         if place not in self._rollouts:
             self._rollouts[place] = read_rollout(place, sha256=attempt.seal.rollout)
-        faults = recheck_attempt(attempt, self._rollouts[place], contract)
-        return faults + [
-            text for arm, key in sorted(attempt.seal.scores.items()) for text in _tie(attempt, store, arm, key)
-        ]
-
-
-def _tie(attempt: StoredAttempt, store: Store, arm: str, key: str) -> list[str]:
-    """Return where an attempt says something else of a side score than the side score that lies beside it."""
-    stored = store.find_score(key)
-    if stored is None:
-        return []
-    faults = [] if score_key(stored.seal.environment) == key else [f"the key of {arm} is not that of its own facts"]
-    actual, identity, ranks = attempt.json("actual.json"), attempt.json("identity.json"), stored.json("ranks.json")
-    pairs = (
-        ("applications", actual["applications"].get(arm), stored.json("applications.json")["applications"]),
-        ("builds", identity["builds"].get(arm), ranks["builds"]),
-        ("reports", identity["reports"].get(arm), ranks["reports"]),
-    )
-    return faults + [f"the {name} of {arm} are not those of its side score" for name, mine, its in pairs if mine != its]
+        faults = recheck_attempt(attempt, self._rollouts[place], contract) + ties.to_plan(attempt, store)
+        for arm, key in sorted(attempt.seal.scores.items()):
+            faults += ties.to_score(attempt, store, arm, key)
+        return faults

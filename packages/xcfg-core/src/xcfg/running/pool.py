@@ -108,11 +108,6 @@ class WorkerPool:
 
     generate = score
 
-    def release(self, *, keep: LaunchSpec | None = None) -> None:
-        """End all workers, or all that do not serve `keep`."""
-        for key in [key for key in self._held if keep is None or key != keep.key]:
-            self._end(key, "released")
-
     def close(self, *, kill: bool = False) -> None:
         """End all workers; kill: at once."""
         try:
@@ -143,6 +138,8 @@ class WorkerPool:
             reports = worker.score(request)
             seconds = time.perf_counter() - started
         except ExecutionError as error:
+            if not getattr(error, "logs", None):  # a refusal of the caller's `check` knows no logs
+                error.logs = worker.logs  # type: ignore[attr-defined]
             self._emit("worker_failed", held, error=error.message, usable=worker.alive)
             raise
         finally:

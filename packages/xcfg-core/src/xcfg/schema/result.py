@@ -101,7 +101,11 @@ class AssessmentResult(Record):
 
 
 class Comparison(Record):
-    """comparison.json: the whole judgement of one case. unattested: what a foreign dump says nothing about."""
+    """comparison.json: the whole judgement of one case.
+
+    missing_arms: arm without edges that does not decide the verdict -> why. unattested: what a foreign dump says
+    nothing about.
+    """
 
     schema_version: str
     status: str
@@ -115,7 +119,7 @@ class Comparison(Record):
     artifact_errors: tuple[str, ...] = ()
     coupled_changes: tuple[dict[str, Any], ...] = ()
     undeclared_differences: tuple[dict[str, Any], ...] = ()
-    unobserved_ranks: tuple[str, ...] = ()
+    missing_arms: dict[str, str] = {}
     replica_disagreements: tuple[dict[str, Any], ...] = ()
     unattested: tuple[str, ...] = ()
     contract: dict[str, str] = {}

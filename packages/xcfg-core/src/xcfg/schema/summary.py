@@ -34,7 +34,11 @@ class Seconds(Record):
 
 
 class CaseSummary(Record):
-    """One case of a run. assessment_reason: why there is no assessment, or what beside it should be known."""
+    """One case of a run.
+
+    assessment_reason: why there is no assessment, or what beside it should be known. missing_arms: arm beside the
+    verdict's that has no edges -> why.
+    """
 
     case_id: str
     attempt_id: str
@@ -47,6 +51,7 @@ class CaseSummary(Record):
     edges: dict[str, EdgeSummary]
     seconds: Seconds
     assessment_reason: str = ""
+    missing_arms: dict[str, str] = {}
 
 
 class ContractSummary(Record):

@@ -1,0 +1,56 @@
+"""Whether an attempt says the same as what lies beside it: its plan line, and the side scores that it copied."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from xcfg.artifacts.store import Store
+from xcfg.artifacts.stored import StoredAttempt
+from xcfg.runtime.keys import score_key
+
+PLANNED = ("case_id", "label", "role", "index", "knobs", "delta", "operators", "runtime_options")
+"""Fields of requested.json that are those of the plan line."""
+
+
+def to_plan(attempt: StoredAttempt, store: Store) -> list[str]:
+    """Return where requested.json is not the case as planned, and actual.json not what the ranks reported."""
+    requested, faults = _fields(attempt.json("requested.json")), []
+    for revision in store.revisions():
+        if revision.experiment_digest != attempt.seal.experiment:
+            continue
+        line = next((line for line in revision.plan() if line["case_id"] == attempt.seal.case_id), {})
+        faults += [
+            f"{name} of requested.json is not that of the plan"
+            for name in PLANNED
+            if requested.get(name) != line.get(name)
+        ]
+        if requested.get("strict") != revision.record.experiment.get("strict_fallback", requested.get("strict")):
+            faults.append("strict of requested.json is not that of the experiment")
+        break
+    reports = _fields(_fields(attempt.json("identity.json")).get("reports"))
+    dtypes = _fields(_fields(attempt.json("actual.json")).get("compute_dtypes"))
+    for arm, said in sorted(reports.items()):
+        seen = {report.get("compute_dtype", "") for report in said if isinstance(report, dict)}
+        if dtypes.get(arm) != (next(iter(seen)) if len(seen) == 1 else ""):
+            faults.append(f"the compute dtype of {arm} is not what its ranks reported")
+    return faults
+
+
+def to_score(attempt: StoredAttempt, store: Store, arm: str, key: str) -> list[str]:
+    """Return where an attempt says something else of a side score than the side score that lies beside it."""
+    stored = store.find_score(key)
+    if stored is None:
+        return []
+    faults = [] if score_key(stored.seal.environment) == key else [f"the key of {arm} is not that of its own facts"]
+    actual, identity = _fields(attempt.json("actual.json")), _fields(attempt.json("identity.json"))
+    ranks, applications = _fields(stored.json("ranks.json")), _fields(stored.json("applications.json"))
+    pairs = (
+        ("applications", _fields(actual.get("applications")).get(arm), applications.get("applications")),
+        ("builds", _fields(identity.get("builds")).get(arm), ranks.get("builds")),
+        ("reports", _fields(identity.get("reports")).get(arm), ranks.get("reports")),
+    )
+    return faults + [f"the {name} of {arm} are not those of its side score" for name, mine, its in pairs if mine != its]
+
+
+def _fields(document: Any) -> dict[str, Any]:
+    return document if isinstance(document, dict) else {}
