@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from xcfg.comparison import coupled_changes, side_differences
+from xcfg.comparison import coupled_changes
 from xcfg.schema.names import Applied, Lifecycle, Tier
 from xcfg.schema.runtime import KnobApplication
 
@@ -73,10 +73,3 @@ def test_more_ranks_with_the_same_value_are_no_change_and_a_dissenting_rank_is()
     assert run(before, [knob("a", 1, rank=rank) for rank in range(4)]) == ([], [])
     dissent = [knob("a", 1), knob("a", 2, rank=1)]
     assert run(before, dissent)[0][0]["case"] == [1, 2]
-
-
-def test_sides_that_differ_undeclared() -> None:
-    both = [knob("a", 1), knob("a", 2, side="training"), knob("c", 1), knob("c", 2, side="training"), knob("b", 1)]
-    assert side_differences(both, set(), TIERS) == [{"path": "a", "rollout": 1, "training": 2, "tier": "IDENTICAL"}]
-    assert side_differences(both, {"a@training"}, TIERS) == []
-    assert side_differences(both, {"a"}, TIERS) == []

@@ -117,14 +117,6 @@ def test_an_observer_that_fails_stops_nothing(tmp_path, launch, request_of):
         assert pool.score(launch(), request_of()).reports
 
 
-def test_release_keeps_what_is_named(pool, launch, request_of):
-    for name in "ab":
-        pool.score(launch(construction=name), request_of(name))
-    pool.release(keep=launch(construction="b"))
-    assert pool.alive == 1
-    assert pool.score(launch(construction="b"), request_of("b2")).reused
-
-
 def item(side, construction, device="cpu", fresh=False):
     spec = WorkerSpec(
         protocol=PROTOCOL, runtime="r", adapter="a:b", side=side, knobs={}, options={}, operators={},

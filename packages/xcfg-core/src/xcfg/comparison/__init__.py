@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from xcfg.comparison.compare import CompareOutcome, compare
-from xcfg.comparison.coupled import coupled_changes, side_differences
+from xcfg.comparison.coupled import coupled_changes
 from xcfg.comparison.decode_gate import decode_errors
 from xcfg.comparison.identity_gate import identity_errors, transform_errors
 from xcfg.comparison.recheck import same_comparison
@@ -17,6 +17,5 @@ __all__ = [
     "decode_errors",
     "identity_errors",
     "same_comparison",
-    "side_differences",
     "transform_errors",
 ]

@@ -42,24 +42,6 @@ def coupled_changes(
     return changes, [change for change in changes if Tier(change["tier"]) in STRICT]
 
 
-def side_differences(
-    applications: Iterable[KnobApplication], declared: Collection[str], tiers: Mapping[str, Tier]
-) -> list[dict[str, Any]]:
-    """Return the paths of tier IDENTICAL or SEMANTIC in which the two sides differ undeclared.
-
-    declared: as for `coupled_changes`; a one-sided `path@side` declares the difference of that path.
-    """
-    actual = _actuals(applications)
-    found = []
-    for path in sorted({path for path, _ in actual}):
-        rollout, training = actual.get((path, "rollout")), actual.get((path, "training"))
-        tier = tiers.get(path, Tier.RECORDED)
-        named = any(name.partition("@")[0] == path for name in declared)
-        if rollout and training and rollout != training and tier in STRICT and not named:
-            found.append({"path": path, "rollout": _plain(rollout), "training": _plain(training), "tier": tier.value})
-    return found
-
-
 def _actuals(applications: Iterable[KnobApplication]) -> dict[tuple[str, str], Actual]:
     """Return (path, side) -> the distinct actual values over ranks, by type and value: True is not 1."""
     found: dict[tuple[str, str], set[tuple[str, Value]]] = {}

@@ -79,9 +79,16 @@ def xcfg_commands() -> tuple[CommandProvider, ...]:  # type: ignore[empty-body]
 
 @hookspec
 def xcfg_before_case(case: ExperimentCase) -> None:
-    """Observe that the scores of `case` are about to be compared. Called in the supervisor, in plan order."""
+    """Observe that the scores of `case` have all ended and it is about to be judged. Called in the supervisor.
+
+    Cases come in the order in which their last score ends, which need not be that of the plan. A case that needs no
+    score in this run is left out: one that is unsupported, and one that an earlier run sealed.
+    """
 
 
 @hookspec
 def xcfg_after_case(case: ExperimentCase, summary: CaseSummary) -> None:
-    """Observe the sealed result of `case`. Called in the supervisor, also for a case that failed or resumed."""
+    """Observe how `case` ended. Called in the supervisor, once for every case that ends in this run.
+
+    Failed, unsupported and resumed cases are among them, also those for which `xcfg_before_case` was not called.
+    """
