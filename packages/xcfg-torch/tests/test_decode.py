@@ -156,7 +156,7 @@ def test_sampling_then_replaying_gives_the_recorded_values(built, rollout_of, mo
         top_k=50,
         top_p=0.9,
         logprobs_mode=mode,
-        transform_chain=chain if mode == "processed_logprobs" else (),
+        transform_chain=tuple(sampled[0]["transforms"]),
     )
     ids = np.concatenate([prompt + item["token_ids"] for prompt, item in zip(prompts, sampled, strict=True)])
     lengths = [len(prompt) for prompt in prompts]
@@ -165,6 +165,7 @@ def test_sampling_then_replaying_gives_the_recorded_values(built, rollout_of, mo
     replayed = engine.score(rollout, "rollout_decode", KNOBS)
     recorded = np.concatenate([item["logprobs"] for item in sampled])
     assert np.array_equal(replayed.values, recorded)
+    assert sampling.transform_chain == (chain if mode == "processed_logprobs" else ())
     assert replayed.report.transforms == sampling.transform_chain
     assert np.isfinite(recorded).all() and len(set(recorded)) > 10
 
@@ -196,6 +197,8 @@ def test_a_stop_id_ends_a_sequence_and_is_kept(built):
     second = engine.adapter.generate(request, prompts)
     assert second[0]["token_ids"] == first[0]["token_ids"][:4]
     assert second[0]["finish_reason"] == "stop"
+    last = next((at for at, token in enumerate(first[1]["token_ids"]) if token == stop), 7)
+    assert second[1]["token_ids"] == first[1]["token_ids"][: last + 1], "another sequence is not cut with it"
 
 
 @pytest.mark.parametrize(

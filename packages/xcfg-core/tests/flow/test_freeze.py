@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import math
+import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from xcfg.errors import ConfigError, IdentityError, UnknownNameError, UsageError, WorkerError
+from xcfg.errors import ConfigError, ExecutionError, IdentityError, UnknownNameError, UsageError, WorkerError
+from xcfg.flow import freeze as journey
 from xcfg.flow.checkpoints import Checkpoint
-from xcfg.flow.freeze import FreezeOptions, _rollout, freeze, transform_chain
+from xcfg.flow.freeze import FreezeOptions, _rollout, freeze, stop_ids
 from xcfg.flow.prompts import check_vocabulary, read_prompts
+from xcfg.identity.rollout import read_rollout
 from xcfg.schema.runtime import RuntimeDescriptor
 
 
@@ -106,19 +111,37 @@ def test_an_id_beyond_the_vocabulary_is_refused_before_an_engine_is_built(config
 
 
 @pytest.mark.parametrize(
-    ("settings", "chain"),
+    ("asked", "config", "generation", "ids"),
     [
-        ({}, ()),
-        ({"temperature": 0.7}, ("temperature:0.7",)),
-        ({"top_k": 5}, ("top_k:5",)),
-        ({"top_p": 0.9}, ("top_p:0.9",)),
-        ({"temperature": 1.0, "top_k": 0, "top_p": 1.0}, ()),
-        ({"temperature": 0.1, "top_k": 50, "top_p": 0.95}, ("temperature:0.1", "top_k:50", "top_p:0.95")),
+        ({}, '{"eos_token_id": 2}', None, (2,)),
+        ({}, '{"eos_token_id": 2}', '{"eos_token_id": [9, 4, 9]}', (4, 9)),
+        ({}, '{"eos_token_id": 2}', '{"eos_token_id": null}', (2,)),
+        ({}, '{"text_config": {"eos_token_id": 2}}', "{}", (2,)),
+        ({}, '{"eos_token_id": null}', None, ()),
+        ({}, None, None, ()),
+        ({"stop_ids": (7, 2, 7)}, '{"eos_token_id": 4}', None, (2, 4, 7)),
+        ({"stop_ids": (7,), "ignore_eos": True}, '{"eos_token_id": 4}', None, (7,)),
+        ({"ignore_eos": True}, '{"eos_token_id": 4}', None, ()),
     ],
 )
-def test_processed_values_carry_their_transforms_in_order_and_raw_ones_none(settings, chain, options):
-    assert transform_chain(options(**settings, logprobs_mode="processed_logprobs")) == chain
-    assert transform_chain(options(**settings)) == ()
+def test_sequences_end_at_the_checkpoints_end_of_sequence_unless_it_is_ignored(
+    asked, config, generation, ids, options, tmp_path
+):
+    for name, text in (("config.json", config), ("generation_config.json", generation)):
+        if text is not None:
+            (tmp_path / name).write_text(text)
+    assert stop_ids(options(**asked), Checkpoint("models/a", tmp_path, "")) == ids
+
+
+@pytest.mark.parametrize("value", ["true", '"2"', "-1", "[2, null]", "2.0", "{}"])
+def test_an_end_of_sequence_that_is_no_id_is_refused(value, options, tmp_path):
+    (tmp_path / "config.json").write_text(f'{{"eos_token_id": {value}}}')
+    with pytest.raises(IdentityError, match=r"eos_token_id in config\.json"):
+        stop_ids(options(), Checkpoint("models/a", tmp_path, ""))
+
+
+def test_a_checkpoint_inside_a_runtime_names_no_end_of_sequence(options):
+    assert stop_ids(options(stop_ids=(3,)), CHECKPOINT) == (3,)
 
 
 @pytest.mark.parametrize(
@@ -134,6 +157,7 @@ def test_processed_values_carry_their_transforms_in_order_and_raw_ones_none(sett
         ({"top_p": math.nan}, "top_p"),
         ({"top_k": -1}, "top_k"),
         ({"logprobs_mode": "raw"}, "logprobs_mode"),
+        ({"stop_ids": (1, -1)}, "stop_ids"),
         ({"limit": 0}, "limit"),
     ],
 )
@@ -165,9 +189,9 @@ def test_a_runtime_that_cannot_sample_or_is_not_there_is_refused(options, manage
 DESCRIPTOR = RuntimeDescriptor(name="mini", summary="", adapter="", placement="", arms={})
 CHECKPOINT = Checkpoint("builtin:x", None, "d" * 64)
 SAMPLED = [
-    {"prompt_ids": [5, 6], "token_ids": [7, 8, 9], "logprobs": [-0.5, -1.0, -1.5]},
-    {"prompt_ids": [1], "token_ids": [2], "logprobs": [-2.0]},
-    {"prompt_ids": [3, 4], "token_ids": [], "logprobs": []},
+    {"prompt_ids": [5, 6], "token_ids": [7, 8, 9], "logprobs": [-0.5, -1.0, -1.5], "transforms": []},
+    {"prompt_ids": [1], "token_ids": [2], "logprobs": [-2.0], "transforms": [], "finish_reason": "stop"},
+    {"prompt_ids": [3, 4], "token_ids": [], "logprobs": [], "transforms": []},
 ]
 PROMPTS = [{"text": "a", "id": "first"}, {"text": "b"}, {"token_ids": [3, 4]}]
 
@@ -187,6 +211,20 @@ def test_the_frozen_rollout_by_hand(options):
     assert (manifest.sampling.temperature, manifest.sampling.seed) == (0.7, 3)
     assert (manifest.sampling.logprobs_mode, manifest.sampling.transform_chain) == ("raw_logprobs", ())
     assert manifest.checkpoint.digest == "d" * 64
+    assert [item.finish_reason for item in manifest.sequences] == ["", "stop", ""]
+    assert manifest.sampling.extra == {}
+
+
+def test_what_is_recorded_of_sampling_is_what_the_engine_says_it_applied(options):
+    """The chain is copied from the answers: made a second time from the request, it could be another one."""
+    chain = ["temperature:0.7", "top_k:5"]
+    sampled = [{**item, "transforms": chain} for item in SAMPLED]
+    asked = options(temperature=0.7, top_k=5, logprobs_mode="processed_logprobs", stop_ids=(2,))
+    manifest = _rollout(sampled, PROMPTS, CHECKPOINT, DESCRIPTOR, asked).manifest
+    assert manifest.sampling.transform_chain == tuple(chain)
+    assert manifest.sampling.extra == {"stop_ids": [2]}
+    with pytest.raises(WorkerError, match="raw log probabilities were asked for"):
+        _rollout(sampled, PROMPTS, CHECKPOINT, DESCRIPTOR, options(temperature=0.7, top_k=5))
 
 
 @pytest.mark.parametrize("index", [0, 1])
@@ -194,11 +232,83 @@ def test_log_probabilities_of_another_length_are_refused_although_the_total_fits
     """One sample short and another long by the same count would shift every value between them by a token."""
     counts = [(2, 2), (4, 0)][index]
     sampled = [{**item, "logprobs": [-1.0] * count} for item, count in zip(SAMPLED, (*counts, 0), strict=True)]
-    with pytest.raises(WorkerError, match=f"sample 0 has 3 tokens and {counts[0]}"):
+    with pytest.raises(WorkerError, match=f"prompt 0 .*: it has 3 tokens and {counts[0]}"):
         _rollout(sampled, PROMPTS, CHECKPOINT, DESCRIPTOR, options())
 
 
 def test_a_sample_without_a_prompt_is_refused(options):
-    sampled = [{"prompt_ids": [], "token_ids": [7], "logprobs": [-0.5]}]
-    with pytest.raises(IdentityError, match="first position"):
+    sampled = [{"prompt_ids": [], "token_ids": [7], "logprobs": [-0.5], "transforms": []}]
+    with pytest.raises(WorkerError, match="prompt_ids is empty"):
         _rollout(sampled, PROMPTS[:1], CHECKPOINT, DESCRIPTOR, options())
+
+
+@pytest.fixture
+def sampler(monkeypatch):
+    """A manager whose runtime samples, and an engine that returns SAMPLED; `started` counts its starts."""
+    started = []
+
+    def sample(*_):
+        started.append(1)
+        return SAMPLED
+
+    monkeypatch.setattr(journey, "_sample", sample)
+    monkeypatch.setattr(journey, "find_checkpoint", lambda uri, manager: CHECKPOINT)
+    monkeypatch.setattr(journey, "read_prompts", lambda file: PROMPTS)
+    record = RuntimeDescriptor(name="mini", summary="", adapter="", placement="", arms={}, generates=True)
+    manager = SimpleNamespace(runtime=lambda name: SimpleNamespace(record=record))
+    return SimpleNamespace(manager=manager, started=started)
+
+
+def test_a_leftover_of_a_killed_freeze_does_not_stand_in_the_way(sampler, options, tmp_path):
+    """Process ids come again; a folder named after one would end a freeze that has sampled for an hour."""
+    leftover = tmp_path / f".tmp-o-{os.getpid()}"
+    leftover.mkdir()
+    rollout = freeze(sampler.manager, options())
+    assert read_rollout(tmp_path / "o").sha256 == rollout.sha256
+    assert {path.name for path in tmp_path.iterdir()} == {"o", leftover.name, "prompts.jsonl"}
+
+
+@pytest.mark.parametrize("where", ["prompts.jsonl/o", "shut/o"])
+def test_an_output_that_cannot_be_made_is_refused_before_an_engine_is_started(where, sampler, options, tmp_path):
+    (tmp_path / "shut").mkdir(mode=0o500)
+    if where == "shut/o" and os.access(tmp_path / "shut", os.W_OK):
+        pytest.skip("this user may write everywhere")
+    with pytest.raises(ExecutionError, match="could not be written") as caught:
+        freeze(sampler.manager, options(output=tmp_path / where))
+    assert caught.value.exit_code == 4 and "--output" in caught.value.hint
+    assert sampler.started == []
+
+
+def test_a_disk_that_is_full_at_the_end_is_an_error_and_leaves_nothing(sampler, options, tmp_path, monkeypatch):
+    def full(_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("xcfg.identity.rollout.os.fsync", full)
+    with pytest.raises(ExecutionError, match="No space left"):
+        freeze(sampler.manager, options())
+    assert {path.name for path in tmp_path.iterdir()} == {"prompts.jsonl"}
+
+
+def test_a_name_that_is_taken_while_sampling_does_not_cost_the_sample(sampler, options, tmp_path, monkeypatch):
+    def sample(*_):
+        (tmp_path / "o").mkdir()
+        (tmp_path / "o" / "theirs").touch()
+        return SAMPLED
+
+    monkeypatch.setattr(journey, "_sample", sample)
+    with pytest.raises(ExecutionError, match="could not be written") as caught:
+        freeze(sampler.manager, options())
+    (kept,) = (path for path in tmp_path.iterdir() if path.name.startswith("o-"))
+    assert str(kept) in caught.value.hint
+    assert read_rollout(kept).manifest.active_count == 4
+    assert [path.name for path in (tmp_path / "o").iterdir()] == ["theirs"]
+
+
+def test_an_engine_that_fails_leaves_nothing_beside_the_output(sampler, options, tmp_path, monkeypatch):
+    def fail(*_):
+        raise WorkerError("gone")
+
+    monkeypatch.setattr(journey, "_sample", fail)
+    with pytest.raises(WorkerError):
+        freeze(sampler.manager, options(output=tmp_path / "new" / "o"))
+    assert list((tmp_path / "new").iterdir()) == []

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from xcfg.errors import IdentityError, XcfgError
-from xcfg.identity.rollout import REQUIRED, make_rollout, read_rollout, write_rollout
+from xcfg.identity.rollout import REQUIRED, make_rollout, read_rollout, staging_folder, write_rollout
 from xcfg.schema.identity import CheckpointRef, SamplingRecord, TokenizerRef
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -274,6 +274,16 @@ def test_a_frozen_rollout_is_never_overwritten_and_nothing_is_left_beside_it(rol
         write_rollout(other, frozen)
     assert read_rollout(frozen).sha256 == rollout.sha256
     assert [path.name for path in frozen.parent.iterdir()] == ["frozen"]
+
+
+def test_a_rollout_is_written_through_a_folder_that_was_made_before(rollout, tmp_path):
+    with staging_folder(tmp_path / "deep" / "frozen") as staging:
+        assert list((tmp_path / "deep").iterdir()) == [staging] and list(staging.iterdir()) == []
+        with staging_folder(tmp_path / "deep" / "frozen") as other:
+            assert other != staging
+        folder = write_rollout(rollout, tmp_path / "deep" / "frozen", staging=staging)
+    assert read_rollout(folder, sha256=rollout.sha256).manifest == rollout.manifest
+    assert [path.name for path in (tmp_path / "deep").iterdir()] == ["frozen"]
 
 
 def test_a_write_that_fails_leaves_nothing(rollout, tmp_path, monkeypatch):

@@ -67,7 +67,15 @@ class Fake:
         return pairs if len(pairs) > 1 else pairs[0]
 
     def generate(self, request, prompts):
-        return [{"token_ids": [len(prompt), 7], "logprobs": [-0.5, -1.5]} for prompt in prompts]
+        answers = [
+            {"prompt_ids": prompt["token_ids"], "token_ids": [len(prompt["token_ids"]), 7], "logprobs": [-0.5, -1.5],
+             "transforms": []}
+            for prompt in prompts
+        ]
+        for answer in answers[1:]:
+            answer.update(self.spec.options.get("answer", {}))
+            answer.pop(self.spec.options.get("drop"), None)
+        return answers[: self.spec.options.get("answers", len(answers))]
 
     def close(self):
         print("closed rank", self.context.rank, flush=True)

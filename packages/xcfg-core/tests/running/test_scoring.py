@@ -12,6 +12,7 @@ from xcfg.running.process import resident_bytes
 from xcfg.schema.runtime import Placement
 
 pytestmark = pytest.mark.timeout(60)
+GENERATE = {"prompts": [{"token_ids": [1, 2, 3]}, {"token_ids": [4]}], "max_new_tokens": 2}
 EXPECTED = np.float32([-0.005, -0.006, -0.007, -0.008, -0.009, -0.010, -0.011])
 
 
@@ -73,14 +74,31 @@ def test_same_id_twice_is_answered_twice(pool, launch, request_of):
 
 
 def test_generate(pool, launch, request_of):
-    made = pool.generate(launch(), request_of(generate={"prompts": [[1, 2, 3], [4]], "max_new_tokens": 2}))
+    made = pool.generate(launch(), request_of(generate=GENERATE))
     assert [item["token_ids"] for item in made.generated[0]] == [[3, 7], [1, 7]]
     assert made.paths == {}
 
 
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"drop": "prompt_ids"}, "answer to prompt 1 is not usable: it lacks prompt_ids"),
+        ({"drop": "logprobs"}, "prompt 1 .*: it lacks logprobs"),
+        ({"answer": {"logprobs": [-0.5]}}, "prompt 1 .*: it has 2 tokens and 1 log probabilities"),
+        ({"answers": 1}, "1 continuations for 2 prompts"),
+    ],
+)
+def test_an_unusable_answer_is_a_named_fault_of_the_worker_which_serves_on(options, says, pool, launch, request_of):
+    """If this fails, a sampling engine's mistake ends `xcfg freeze` with a KeyError far from its cause."""
+    started = launch(options)
+    with pytest.raises(WorkerError, match=says) as caught:
+        pool.generate(started, request_of(generate=GENERATE))
+    assert caught.value.error_kind == "worker" and pool.alive == 1
+
+
 def test_generate_needs_a_generator(pool, launch, request_of):
     with pytest.raises(WorkerError, match="cannot sample") as caught:
-        pool.generate(launch(adapter="fake_engine:Scorer"), request_of(generate={"prompts": [[1]]}))
+        pool.generate(launch(adapter="fake_engine:Scorer"), request_of(generate=GENERATE))
     assert caught.value.error_kind == "unsupported"
 
 

@@ -32,6 +32,10 @@ BAD = {
     "IgnoresOperator": "test_the_injected_operator_runs",
     "RaisesOnClose": "test_close_after_a_failed_build",
     "Leaks": "test_scoring_changes_nothing",
+    "AnswersOldShape": "test_generate_answers_every_prompt",
+    "HidesTransforms": "test_generate_answers_every_prompt",
+    "RunsPastStop": "test_a_stop_id_ends_a_sequence",
+    "CannotSample": "test_generate_answers_every_prompt",
 }
 HEAD = """
 import contextlib
@@ -67,7 +71,8 @@ def test_good_passes_and_each_bad_one_fails(outcomes, failed):
     )
     found = outcomes(HEAD + classes, {f"Test{name}": test for name, test in BAD.items()})
     assert failed(found["TestGoodAdapter"]) == set()
-    assert "passed" in found["TestGoodAdapter"]["test_decode_is_decode"]
+    for test in ("test_decode_is_decode", "test_generate_answers_every_prompt", "test_a_stop_id_ends_a_sequence"):
+        assert "passed" in found["TestGoodAdapter"][test]
     for name, test in BAD.items():
         assert test in failed(found[f"Test{name}"]), f"{name} passes {test}: it fails {failed(found[f'Test{name}'])}"
 
@@ -84,6 +89,9 @@ class TestNoisy(Base):
 class TestOwnOperator(Base):
     descriptor = fakes.descriptor('IgnoresOperator', operators=())
 
+class TestNoSampling(Base):
+    descriptor = fakes.descriptor('CannotSample', generates=False)
+
 class TestConfig(Base):
     descriptor = fakes.descriptor('ConfigEvidence')
     config_is_what_runs = {
@@ -94,6 +102,8 @@ class TestConfig(Base):
     assert failed(found["TestNoisy"]) == set()
     assert found["TestOwnOperator"]["test_the_injected_operator_runs"] == {"skipped"}
     assert failed(found["TestConfig"]) == set()
+    assert failed(found["TestNoSampling"]) == set()
+    assert found["TestNoSampling"]["test_generate_answers_every_prompt"] == {"skipped"}
 
 
 def test_wrong_descriptors(outcomes, failed):
@@ -107,6 +117,9 @@ class TestArm(Base):
 class TestReplay(Base):
     descriptor = fakes.descriptor('GoodAdapter', arms={'rollout': ('rollout_prefill',)})
 
+class TestSamplesNowhere(Base):
+    descriptor = fakes.descriptor('GoodAdapter', arms={'training': ('training',)}, forced_replay=False)
+
 class TestKnobNotGiven(Base):
     descriptor = fakes.descriptor('GoodAdapter')
     knobs = {'rollout': fakes.KNOBS['rollout'], 'training': {'training.compute_dtype': 'float32'}}
@@ -114,4 +127,5 @@ class TestKnobNotGiven(Base):
     )
     assert "test_descriptor" in failed(found["TestArm"])
     assert failed(found["TestReplay"]) == {"test_descriptor"}
+    assert "test_generates_means_that_there_is_a_generator" in failed(found["TestSamplesNowhere"])
     assert "test_every_claimed_knob_is_given_here" in failed(found["TestKnobNotGiven"])

@@ -43,6 +43,11 @@ class Sampling(Input, frozen=True):
         """The ordered transforms between raw logits and the distribution that is sampled."""
         return chain_of(self.temperature, self.top_k, self.top_p)
 
+    @property
+    def recorded(self) -> tuple[str, ...]:
+        """Those between raw logits and the recorded log probabilities."""
+        return self.chain if self.logprobs_mode == "processed_logprobs" else ()
+
 
 def parse_sampling(document: dict[str, Any]) -> Sampling:
     """Return a checked Sampling; ConfigError names the field at fault."""
@@ -122,8 +127,7 @@ class SamplingFeed:
         picked = logits[torch.from_numpy(rows).to(logits.device)]
         processed = apply_chain(picked, self.sampling.chain)
         ids = self._sample(processed, rows)
-        mode = self.sampling.logprobs_mode
-        source = processed if mode == "processed_logprobs" else picked
+        source = processed if self.sampling.recorded else picked
         values = call_operator(self.engine.operator, source, torch.from_numpy(ids).to(logits.device)).cpu()
         fed = np.full(len(self.live), self.engine.pad_id, dtype=np.int64)
         for row, token, value in zip(rows, ids, values.tolist(), strict=True):
@@ -161,7 +165,7 @@ def run_generate(
     padding_side: str,
     seed: int,
 ) -> list[dict[str, Any]]:
-    """Return {"prompt_ids", "token_ids", "logprobs", "finish_reason"} per prompt."""
+    """Return {"prompt_ids", "token_ids", "logprobs", "transforms", "finish_reason"} per prompt."""
     empty = [index for index, prompt in enumerate(prompts) if not prompt]
     if empty:
         raise UsageError(f"prompt {empty[0]} has no token", hint="Give at least one token per prompt.")
@@ -184,6 +188,7 @@ def run_generate(
                 "prompt_ids": list(prompts[index]),
                 "token_ids": tokens,
                 "logprobs": logprobs,
+                "transforms": list(sampling.recorded),
                 "finish_reason": "stop" if tokens[-1] in sampling.stop_ids else "length",
             }
             for index, tokens, logprobs in zip(group, feed.tokens, feed.logprobs, strict=True)

@@ -32,6 +32,15 @@ from xcfg.schema.codec import parse_strict
 @click.option("--top-p", type=float, default=1.0, show_default=True)
 @click.option("--seed", type=int, default=0, show_default=True)
 @click.option("--logprobs-mode", default="raw_logprobs", show_default=True)
+@click.option(
+    "--stop-id",
+    "stop_ids",
+    type=int,
+    multiple=True,
+    metavar="ID",
+    help="A token id that ends a sequence, beside the checkpoint's eos_token_id; may be given several times.",
+)
+@click.option("--ignore-eos", is_flag=True, help="Do not end sequences at the checkpoint's eos_token_id.")
 @click.option("--limit", type=int, metavar="N", help="Only the first N prompts.")
 @common_options
 @pass_session
@@ -52,6 +61,8 @@ def freeze(session: Session, **given: Any) -> None:
         "sequences": rollout.sequence_count,
         "tokens": rollout.manifest.token_count,
         "active_tokens": rollout.manifest.active_count,
+        "stop_ids": rollout.manifest.sampling.extra.get("stop_ids", []),
+        "stopped": sum(item.finish_reason == "stop" for item in rollout.manifest.sequences),
         "minimum_sequences": load_contract().assessment.min_sequences,
         "checkpoint": {"uri": rollout.manifest.checkpoint.uri, "digest": rollout.manifest.checkpoint.digest},
     }
@@ -73,6 +84,8 @@ def _show(document: dict[str, Any]) -> None:
     click.echo(f"frozen {document['sequences']} sequences, {document['active_tokens']} active tokens")
     if document["sequences"] < document["minimum_sequences"]:
         click.echo(f"  note: a precision budget needs at least {document['minimum_sequences']} sequences")
+    if document["stopped"]:
+        click.echo(f"  {document['stopped']} of them ended at a stop id")
     click.echo(f"  folder      {document['path']}")
     click.echo(f"  checkpoint  {document['checkpoint']['uri']}")
     click.echo("  name it in an experiment as")

@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from xcfg.errors import UsageError, WorkerError, did_you_mean
+from xcfg.errors import ExecutionError, IdentityError, UsageError, did_you_mean
 from xcfg.flow.checkpoints import Checkpoint, find_checkpoint
 from xcfg.flow.launching import launch_spec, place, resolution_context
 from xcfg.flow.options import Event, ignore
 from xcfg.flow.prompts import check_vocabulary, read_prompts
 from xcfg.flow.scratch import scratch_folder
-from xcfg.identity.checkpoint import tokenizer_digest
-from xcfg.identity.rollout import Rollout, make_rollout, write_rollout
+from xcfg.identity.checkpoint import end_of_sequence_ids, tokenizer_digest
+from xcfg.identity.rollout import Rollout, make_rollout, read_rollout, staging_folder, write_rollout
 from xcfg.operators import OperatorSession, SemanticOperatorCatalog
 from xcfg.planning import complete_settings
 from xcfg.plugin.known import KNOB_PREFIXES
 from xcfg.plugin.manager import PluginManager
+from xcfg.running.generated import check_answers
 from xcfg.running.launch import LaunchSpec
 from xcfg.running.pool import WorkerPool
 from xcfg.runtime.sides import request_knobs, side_knobs, unsupported
@@ -37,7 +40,11 @@ LOGPROBS_MODES = ("raw_logprobs", "processed_logprobs")
 
 @dataclass(frozen=True)
 class FreezeOptions:
-    """What is sampled and how. settings: knob path -> value for the rollout side. timeouts in seconds."""
+    """What is sampled and how.
+
+    settings: knob path -> value for the rollout side. stop_ids: token ids that end a sequence beside the
+    end-of-sequence ids of the checkpoint, which ignore_eos leaves out. timeout: seconds.
+    """
 
     checkpoint: str
     prompts: Path
@@ -51,13 +58,19 @@ class FreezeOptions:
     top_p: float = 1.0
     seed: int = 0
     logprobs_mode: str = "raw_logprobs"
+    stop_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
     limit: int | None = None
     timeout: float = 3600.0
     on_event: Callable[[Event], None] = ignore
 
 
 def freeze(manager: PluginManager, options: FreezeOptions) -> Rollout:
-    """Sample the prompts, write the frozen rollout to options.output (which must not exist) and return it."""
+    """Sample the prompts, write the frozen rollout to options.output (which must not exist) and return it.
+
+    Raises ExecutionError where options.output cannot be written: before an engine is started, as far as that can be
+    known, and with the path of the finished sample where another program took the name meanwhile.
+    """
     _check(options)
     if options.output.exists():
         raise UsageError(
@@ -69,10 +82,39 @@ def freeze(manager: PluginManager, options: FreezeOptions) -> Rollout:
         raise UsageError(f"the runtime {options.runtime!r} does not sample", hint="Use --runtime torch.")
     checkpoint = find_checkpoint(options.checkpoint, manager)
     check_vocabulary(prompts, checkpoint, options.prompts)
-    sampled = _sample(manager, descriptor, checkpoint, prompts, options)
-    rollout = _rollout(sampled, prompts, checkpoint, descriptor, options)
-    write_rollout(rollout, options.output)
+    with ExitStack() as stack:
+        with _disk_errors(options.output):
+            staging = stack.enter_context(staging_folder(options.output))
+        sampled = _sample(manager, descriptor, checkpoint, prompts, options)
+        rollout = _rollout(sampled, prompts, checkpoint, descriptor, options)
+        with _disk_errors(options.output, staging):
+            write_rollout(rollout, options.output, staging=staging)
     return rollout
+
+
+@contextmanager
+def _disk_errors(folder: Path, staging: Path | None = None) -> Iterator[None]:
+    """Turn an OSError while `folder` is written into an ExecutionError; what is whole in `staging` is kept."""
+    try:
+        yield
+    except OSError as error:
+        kept = _kept(folder, staging) if staging is not None else None
+        raise ExecutionError(
+            f"the frozen rollout {str(folder)!r} could not be written: {error.strerror or error}",
+            hint=f"The sample is whole in {str(kept)!r}: move it to where you want it."
+            if kept is not None
+            else "Name a new folder (--output) where you may write and that has space.",
+        ) from error
+
+
+def _kept(folder: Path, staging: Path) -> Path | None:
+    """Return the new name beside `folder` under which the rollout in `staging` is kept; None if it is not whole."""
+    name = folder.with_name(f"{folder.name}-{secrets.token_hex(4)}")
+    try:
+        read_rollout(staging)
+        return staging.rename(name)
+    except (OSError, IdentityError):
+        return None
 
 
 def _check(options: FreezeOptions) -> None:
@@ -87,6 +129,8 @@ def _check(options: FreezeOptions) -> None:
         faults.append("top_k must be 0 (off) or positive")
     if options.logprobs_mode not in LOGPROBS_MODES:
         faults.append(f"logprobs_mode must be one of {', '.join(LOGPROBS_MODES)}")
+    if any(item < 0 for item in options.stop_ids):
+        faults.append("stop_ids must be token ids from 0")
     if options.limit is not None and options.limit < 1:
         faults.append("limit must be at least 1")
     if faults:
@@ -106,12 +150,9 @@ def _sample(
             scratch, build_timeout=options.timeout, score_timeout=options.timeout, on_event=options.on_event
         )
         try:
-            sampled = pool.generate(launch, request).generated.get(0, [])
+            return pool.generate(launch, request).generated.get(0, [])
         finally:
             pool.close()
-    if len(sampled) != len(prompts):
-        raise WorkerError(f"the engine returned {len(sampled)} samples for {len(prompts)} prompts")
-    return sampled
 
 
 def _launch(
@@ -157,27 +198,28 @@ def _launch(
         id="freeze",
         arm="recorded",
         knobs=request_knobs(knobs, definitions),
-        generate={
-            "prompts": list(prompts),
-            "max_new_tokens": options.max_new_tokens,
-            "temperature": options.temperature,
-            "top_k": options.top_k,
-            "top_p": options.top_p,
-            "seed": options.seed,
-            "logprobs_mode": options.logprobs_mode,
-        },
+        generate={"prompts": list(prompts), **_sampling(options, checkpoint)},
     )
     return launch, request
 
 
-def transform_chain(options: FreezeOptions) -> tuple[str, ...]:
-    """Return the ordered transforms under which the recorded values were made: none for raw log probabilities."""
-    if options.logprobs_mode == "raw_logprobs":
-        return ()
-    chain = [f"temperature:{options.temperature!r}"] if options.temperature != 1 else []
-    chain += [f"top_k:{options.top_k}"] if options.top_k else []
-    chain += [f"top_p:{options.top_p!r}"] if options.top_p < 1 else []
-    return tuple(chain)
+def _sampling(options: FreezeOptions, checkpoint: Checkpoint) -> dict[str, Any]:
+    """Return the fields of a generate request beside the prompts."""
+    return {
+        "max_new_tokens": options.max_new_tokens,
+        "temperature": options.temperature,
+        "top_k": options.top_k,
+        "top_p": options.top_p,
+        "seed": options.seed,
+        "logprobs_mode": options.logprobs_mode,
+        "stop_ids": list(stop_ids(options, checkpoint)),
+    }
+
+
+def stop_ids(options: FreezeOptions, checkpoint: Checkpoint) -> tuple[int, ...]:
+    """Return the token ids that end a sequence: those of the checkpoint unless they are ignored, and those given."""
+    own = () if options.ignore_eos or checkpoint.folder is None else end_of_sequence_ids(checkpoint.folder)
+    return tuple(sorted({*own, *options.stop_ids}))
 
 
 def _rollout(
@@ -187,11 +229,10 @@ def _rollout(
     descriptor: RuntimeDescriptor,
     options: FreezeOptions,
 ) -> Rollout:
+    request = _sampling(options, checkpoint)
+    check_answers(sampled, prompts, request)  # a program of the user's own need not have checked them
     heads = [list(item["prompt_ids"]) for item in sampled]
     tails = [list(item["token_ids"]) for item in sampled]
-    for number, (tail, item) in enumerate(zip(tails, sampled, strict=True)):
-        if len(tail) != len(item["logprobs"]):
-            raise WorkerError(f"sample {number} has {len(tail)} tokens and {len(item['logprobs'])} log probabilities")
     ids = np.concatenate([np.asarray(head + tail, dtype=np.int64) for head, tail in zip(heads, tails, strict=True)])
     lengths = [len(head) + len(tail) for head, tail in zip(heads, tails, strict=True)]
     generated = np.concatenate([np.arange(length) >= len(head) for head, length in zip(heads, lengths, strict=True)])
@@ -218,9 +259,11 @@ def _rollout(
             seed=options.seed,
             max_new_tokens=options.max_new_tokens,
             logprobs_mode=options.logprobs_mode,
-            transform_chain=transform_chain(options),
+            transform_chain=tuple(sampled[0]["transforms"]),
+            extra={"stop_ids": request["stop_ids"]} if request["stop_ids"] else {},
         ),
         request_ids=[item.get("id", f"prompt-{index}") for index, item in enumerate(prompts)],
+        finish_reasons=[item.get("finish_reason", "") for item in sampled],
         attesters={
             "token_ids": "engine",
             "recorded_logprob": "engine",

@@ -111,6 +111,29 @@ def vocabulary_size(folder: Path) -> int | None:
     return size if type(size) is int and size > 0 else None
 
 
+def end_of_sequence_ids(folder: Path) -> tuple[int, ...]:
+    """Return `eos_token_id` of generation_config.json, else of config.json or its text model; empty without one.
+
+    Raises IdentityError where it is neither an id nor a list of ids.
+    """
+    for name in ("generation_config.json", "config.json"):
+        file = folder / name
+        config = read_strict(file) if file.exists() else {}
+        parts = [config, config.get("text_config")] if isinstance(config, dict) else []
+        for part in parts:
+            found = part.get("eos_token_id") if isinstance(part, dict) else None
+            if found is None:
+                continue
+            ids = found if isinstance(found, list) else [found]
+            if not all(type(item) is int and item >= 0 for item in ids):
+                raise IdentityError(
+                    f"eos_token_id in {name} of {str(folder)!r} is {found!r}, neither a token id nor a list of them",
+                    hint="Correct the file.",
+                )
+            return tuple(sorted(set(ids)))
+    return ()
+
+
 def tokenizer_digest(folder: Path) -> str:
     """Return one SHA-256 over the tokenizer files present, empty when there is none."""
     present = {

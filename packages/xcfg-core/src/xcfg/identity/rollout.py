@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import os
+import secrets
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -84,10 +87,12 @@ def make_rollout(
     tokenizer: TokenizerRef | None = None,
     sampling: SamplingRecord | None = None,
     request_ids: list[str] | None = None,
+    finish_reasons: list[str] | None = None,
     **manifest: object,
 ) -> Rollout:
     """Return a checked Rollout; dtypes are brought to the table's where that changes no id, mask or position.
 
+    request_ids, finish_reasons: one per sequence; without them `sequence-N`, and no reason.
     Raises IdentityError, naming the fields.
     """
     arrays = {
@@ -96,16 +101,18 @@ def make_rollout(
     check_tensors(arrays)
     counts = _counts(arrays)
     ids = request_ids or [f"sequence-{index}" for index in range(len(counts))]
-    if len(ids) != len(counts):
-        raise IdentityError(f"the rollout is not valid: {len(ids)} request ids for {len(counts)} sequences")
+    reasons = finish_reasons or [""] * len(counts)
+    for what, given in (("request ids", ids), ("finish reasons", reasons)):
+        if len(given) != len(counts):
+            raise IdentityError(f"the rollout is not valid: {len(given)} {what} for {len(counts)} sequences")
     record = RolloutManifest(
         schema_version=ROLLOUT_SCHEMA,
         checkpoint=checkpoint,
         tokenizer=tokenizer or TokenizerRef(),
         sampling=sampling or SamplingRecord(),
         sequences=tuple(
-            SequenceRecord(request_id=name, length=length, active_tokens=active)
-            for name, (length, active) in zip(ids, counts, strict=True)
+            SequenceRecord(request_id=name, length=length, active_tokens=active, finish_reason=reason)
+            for name, (length, active), reason in zip(ids, counts, reasons, strict=True)
         ),
         token_count=sum(length for length, _ in counts),
         active_count=sum(active for _, active in counts),
@@ -169,26 +176,39 @@ def _logical_faults(tensors: dict[str, NDArray[np.generic]]) -> list[str]:
     return faults
 
 
-def write_rollout(rollout: Rollout, folder: Path) -> Path:
-    """Write the two files of `rollout` into the new folder `folder`, whole or not at all; return it.
+@contextmanager
+def staging_folder(folder: Path) -> Iterator[Path]:
+    """Yield a new empty folder of a random name beside `folder`; what was not renamed away is removed at the end.
 
-    Raises OSError when the folder exists and is not empty, or cannot be written.
+    Having it proves that `folder` can be made there, so ask before work that would be lost. Raises OSError.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
-    temporary = folder.parent / f".tmp-{folder.name}-{os.getpid()}"
-    temporary.mkdir()
+    staging = folder.parent / f".tmp-{folder.name[:64]}-{secrets.token_hex(6)}"
+    staging.mkdir()
     try:
-        for name, data in (
-            (TENSORS_FILE, save(rollout.tensors)),
-            (MANIFEST_FILE, pretty_json(rollout.manifest)),
-        ):
-            with (temporary / name).open("wb") as stream:
-                stream.write(data)
-                stream.flush()
-                os.fsync(stream.fileno())
-        temporary.rename(folder)
+        yield staging
     finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        shutil.rmtree(staging, ignore_errors=True)
+
+
+def write_rollout(rollout: Rollout, folder: Path, *, staging: Path | None = None) -> Path:
+    """Write the two files of `rollout` into the new folder `folder`, whole or not at all; return it.
+
+    staging: an empty folder of `staging_folder(folder)`; without it one is made here.
+    Raises OSError when the folder exists and is not empty, or cannot be written.
+    """
+    if staging is None:
+        with staging_folder(folder) as made:
+            return write_rollout(rollout, folder, staging=made)
+    for name, data in (
+        (TENSORS_FILE, save(rollout.tensors)),
+        (MANIFEST_FILE, pretty_json(rollout.manifest)),
+    ):
+        with (staging / name).open("wb") as stream:
+            stream.write(data)
+            stream.flush()
+            os.fsync(stream.fileno())
+    staging.rename(folder)
     return folder
 
 

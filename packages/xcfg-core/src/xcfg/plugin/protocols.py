@@ -52,8 +52,22 @@ class RuntimeAdapter(Protocol):
 class Generator(Protocol):
     """An adapter that can sample; needed for `xcfg freeze`."""
 
-    def generate(self, request: ScoreRequest, prompts: list[list[int]]) -> list[dict[str, Any]]:
-        """Return per prompt {"token_ids": [...], "logprobs": [...]} of the sampled continuation."""
+    def generate(self, request: ScoreRequest, prompts: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Return one answer per prompt, in the order of `prompts`; running.generated checks them.
+
+        A prompt has either `text` (str) or `token_ids` (list of int), and perhaps `id` (str). request.generate holds
+        the prompts once more and `max_new_tokens`, `temperature` (above 0), `top_k` (0: off), `top_p` (1: off),
+        `seed`, `logprobs_mode` (raw_logprobs | processed_logprobs) and `stop_ids` (token ids that end a sequence).
+
+        An answer has the fields
+
+            prompt_ids      list of int, at least one: what entered the model; for `token_ids` the same ids
+            token_ids       list of int, what was sampled after it; a stop id that ended it is its last token
+            logprobs        list of float, nats, one finite value per entry of token_ids
+            transforms      list of str, the ordered transforms under which `logprobs` were made, e.g.
+                            ["temperature:0.7", "top_p:0.9"]; empty under raw_logprobs
+            finish_reason   str, `stop` after a stop id, `length` at max_new_tokens; may be missing
+        """
         ...
 
 

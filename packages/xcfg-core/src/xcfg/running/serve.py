@@ -26,6 +26,7 @@ from xcfg.errors import IdentityError, XcfgError
 from xcfg.plugin._resolve import resolve
 from xcfg.plugin.protocols import Generator, RankContext, RuntimeAdapter
 from xcfg.running import exchange as files
+from xcfg.running.generated import check_answers
 from xcfg.running.guard_link import tie_to_supervisor
 from xcfg.schema.codec import evolve, pretty_json
 from xcfg.schema.worker import PROTOCOL, BuildReport, ScoreReport, ScoreRequest, WorkerSpec
@@ -244,8 +245,7 @@ class _Rank:
         if not isinstance(prompts, list) or not prompts:
             raise IdentityError("the request has no prompts to continue", hint="Put them in generate['prompts'].")
         answers = self.adapter.generate(request, prompts)
-        if len(answers) != len(prompts):
-            raise IdentityError(f"the adapter returned {len(answers)} continuations for {len(prompts)} prompts")
+        check_answers(answers, prompts, request.generate)
         sha256 = files.publish(self.exchange / files.generated_file(request.id, self.rank), pretty_json(answers))
         return [ScoreReport(request_id=request.id, rank=self.rank, tensors_sha256=sha256)]
 

@@ -153,7 +153,7 @@ class Worker:
         return self.exchange / files.scores_file(report.request_id, report.rank)
 
     def generated(self, report: ScoreReport) -> list[dict[str, Any]]:
-        """Return what one rank sampled: per prompt an object with token_ids and logprobs."""
+        """Return what one rank sampled: per prompt an answer of plugin.protocols.Generator."""
         name = files.generated_file(report.request_id, report.rank)
         try:
             data = files.read_payload(self.exchange, name, report.tensors_sha256, report.rank)

@@ -44,7 +44,11 @@ class TokenizerRef(Record):
 
 
 class SamplingRecord(Record):
-    """How recorded values were made; `transform_chain` is ordered, e.g. ["temperature:0.7", "top_p:0.9"]."""
+    """How recorded values were made.
+
+    transform_chain: what the engine applied before it recorded, in order, e.g. ["temperature:0.7", "top_p:0.9"].
+    extra: `stop_ids`, the token ids that ended a sequence, themselves active; missing where none was set.
+    """
 
     temperature: float = 1.0
     top_k: int = 0
@@ -57,11 +61,16 @@ class SamplingRecord(Record):
 
 
 class SequenceRecord(Record):
-    """One sequence: a stable request id, and the digests of its logical input."""
+    """One sequence: a stable request id, its number of tokens and of active tokens.
+
+    finish_reason: why sampling ended, as the engine said: `stop` after a stop id, `length` at max_new_tokens; empty
+    where nothing is known.
+    """
 
     request_id: str
     length: int
     active_tokens: int
+    finish_reason: str = ""
 
 
 class RolloutManifest(Record):

@@ -7,7 +7,7 @@ the ranks itself). Every file appears by rename, so a file that is there is whol
     ready-<rank>.json          BuildReport                      each rank, once its engine stands
     request-<id>.json          ScoreRequest                     supervisor
     scores-<id>-<rank>.safetensors   flat columns               each rank that owns or replicates tokens
-    generated-<id>-<rank>.json       JSON list, one per prompt  instead of scores, where the request samples
+    generated-<id>-<rank>.json       JSON list, one per prompt  instead of scores (plugin.protocols.Generator)
     done-<id>-<rank>.json      ScoreReport                      each rank, after its tensors
     stop                       empty                            supervisor: leave with exit code 0
 
@@ -29,7 +29,7 @@ PROTOCOL = "xcfg.worker.v1"
 class WorkerSpec(Record):
     """How to build one engine. Knob values are those of this side, without `@side`.
 
-    checkpoint: local folder. rollout: folder of the frozen rollout. device_type: cpu | cuda.
+    checkpoint: local folder. rollout: folder of the frozen rollout. devices: `cpu` or `cuda:N`, by local rank.
     """
 
     protocol: str
@@ -84,7 +84,7 @@ class ScoreRequest(Record):
     """Score the frozen rollout in one arm. knobs: request-lifecycle values of this side.
 
     columns: optional columns wanted. shuffle_seed: regroup the sequences before batching (control).
-    generate: instead of scoring, sample (freeze); prompts are the rollout's prompt segments.
+    generate: instead of scoring, sample (freeze); its fields are listed at plugin.protocols.Generator.
     """
 
     id: str
@@ -115,7 +115,8 @@ class ScoreReport(Record):
     """What one rank says after one request. tensors_sha256: of its scores file, empty for role none.
 
     single_token_forwards, forwards: counted calls of the model. transforms: the chain actually applied.
-    state: fold of parameters and buffers before and after, training mode, RNG digest before and after.
+    fold_before, fold_after: of parameters and buffers. state_unchanged: whether those, modes and generators are
+    after the request as they were before; None where nobody looked.
     broken: the engine cannot serve another request (a sticky device error); the supervisor discards the worker.
     """
 

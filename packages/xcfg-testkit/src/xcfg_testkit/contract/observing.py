@@ -95,6 +95,14 @@ class Session:
         request = ScoreRequest(id=f"testkit-{self._count}", arm=arm, knobs=self._spec.knobs, **fields)
         return self.adapter.score(request, rollout)
 
+    def generate(self, generate: dict[str, Any]) -> list[dict[str, Any]]:
+        """Sample once, as `xcfg freeze` asks for it; `generate` holds the prompts and the fields of a request."""
+        self._count += 1
+        request = ScoreRequest(id=f"testkit-{self._count}", arm="recorded", knobs=self._spec.knobs, generate=generate)
+        adapter: Any = self.adapter
+        answers: list[dict[str, Any]] = adapter.generate(request, generate["prompts"])
+        return answers
+
     def __enter__(self) -> Session:
         """Return the session; `build` is called by the user."""
         return self

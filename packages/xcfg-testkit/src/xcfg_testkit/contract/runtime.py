@@ -17,7 +17,7 @@ from xcfg.schema.runtime import Capability, RuntimeDescriptor
 from xcfg.schema.worker import SCORE_COLUMNS
 
 from xcfg_testkit import operators
-from xcfg_testkit.contract.guard import Contract
+from xcfg_testkit.contract.generating import GeneratingContract
 from xcfg_testkit.contract.observing import DERIVED, Observation, Session, Setup, is_number, observe, same_bits
 from xcfg_testkit.rollouts import tiny_rollout
 
@@ -29,7 +29,7 @@ NO_SUCH_VALUE = "testkit-no-such-value"
 
 
 @pytest.mark.usefixtures("xcfg_state_restored")
-class RuntimeContract(Contract):
+class RuntimeContract(GeneratingContract):
     """Give `descriptor`, `knobs` (side -> values of every knob you claim), and `checkpoint` if you load one.
 
     run_to_run: whether two scores of one build are equal to the bit. options: side -> engine options.

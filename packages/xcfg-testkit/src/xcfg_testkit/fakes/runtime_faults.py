@@ -248,6 +248,37 @@ class RaisesOnClose(GoodAdapter):
         self.tables.clear()
 
 
+class AnswersOldShape(GoodAdapter):
+    """Answers with the continuation alone, without the ids that entered the model."""
+
+    def answer(self, number: int, prompt: list[int], asked: dict[str, Any]) -> dict[str, Any]:
+        """Leave the prompt out."""
+        found = super().answer(number, prompt, asked)
+        return {name: found[name] for name in ("token_ids", "logprobs")}
+
+
+class HidesTransforms(GoodAdapter):
+    """Records processed log probabilities and calls them raw."""
+
+    def answer(self, number: int, prompt: list[int], asked: dict[str, Any]) -> dict[str, Any]:
+        """Empty the list."""
+        return {**super().answer(number, prompt, asked), "transforms": []}
+
+
+class RunsPastStop(GoodAdapter):
+    """Does not know stop ids."""
+
+    def ended(self, ids: list[int], stop_ids: list[int]) -> bool:
+        """Never."""
+        return False
+
+
+class CannotSample(GoodAdapter):
+    """Has no generator, whatever its descriptor says."""
+
+    generate = None  # type: ignore[assignment]
+
+
 class Leaks(GoodAdapter):
     """Draws from the global generator when it scores."""
 

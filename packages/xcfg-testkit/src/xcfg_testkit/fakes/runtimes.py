@@ -44,6 +44,7 @@ def descriptor(adapter: str, **fields: Any) -> RuntimeDescriptor:
         "placement": f"{__name__}:placement",
         "arms": {"rollout": ("rollout_prefill", "rollout_decode"), "training": ("training",)},
         "forced_replay": True,
+        "generates": True,
         "capabilities": (
             Capability(path="rollout.dtype", side="rollout", values=DTYPES),
             Capability(path="rollout.enforce_eager", side="rollout", values=(True,), inherent=True),
@@ -214,6 +215,36 @@ class GoodAdapter:
             forwards=rollout.sequence_count,
             single_token_forwards=singles,
         )
+
+    def generate(self, request: ScoreRequest, prompts: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Sample every prompt by itself; of the transforms there is only temperature."""
+        return [
+            self.answer(number, list(prompt["token_ids"]), request.generate) for number, prompt in enumerate(prompts)
+        ]
+
+    def answer(self, number: int, prompt: list[int], asked: dict[str, Any]) -> dict[str, Any]:
+        """Sample one continuation."""
+        generator = torch.Generator().manual_seed(asked["seed"] + number)
+        processed = asked["logprobs_mode"] == "processed_logprobs"
+        ids: list[int] = []
+        logprobs: list[float] = []
+        while len(ids) < asked["max_new_tokens"] and not self.ended(ids, asked["stop_ids"]):
+            raw = self.logits(prompt + ids)[-1:].float()
+            scaled = raw / asked["temperature"]
+            token = torch.multinomial(scaled.softmax(-1)[0], 1, generator=generator)
+            logprobs.append(float(self.operator(scaled if processed else raw, token)))
+            ids.append(int(token))
+        return {
+            "prompt_ids": prompt,
+            "token_ids": ids,
+            "logprobs": logprobs,
+            "transforms": [f"temperature:{asked['temperature']!r}"] if processed else [],
+            "finish_reason": "stop" if self.ended(ids, asked["stop_ids"]) else "length",
+        }
+
+    def ended(self, ids: list[int], stop_ids: list[int]) -> bool:
+        """Whether the last sampled token ends a sequence."""
+        return bool(ids) and ids[-1] in stop_ids
 
     def close(self) -> None:
         """Forget the tables."""
