@@ -99,7 +99,8 @@ def test_inherent_values_and_the_operator(built, uneven):
         assert at_build[path].status is at_score[path].status is Applied.APPLIED, path
     assert at_build["rollout.enforce_eager"].evidence[0].kind is EvidenceKind.INHERENT
     logp = at_score["logp.backend"]
-    assert logp.materialized == "torch.log_softmax_gather" and logp.exercised is Exercised.YES
+    assert (logp.requested, logp.exercised) == ("native", Exercised.YES)
+    assert logp.actual == logp.materialized == "torch.log_softmax_gather", "what was called has an id, not a policy"
     assert logp.evidence[0].kind is EvidenceKind.EXECUTION and logp.evidence[0].detail == "3"
     assert at_build["logp.backend"].evidence[0].kind is EvidenceKind.STATE
 
@@ -113,6 +114,18 @@ def test_other_values_of_inherent_knobs_are_no_pass(built):
     found = _by_path(built("rollout", knobs=asked).report)
     assert {found[path].status for path in asked} == {Applied.FALLBACK}
     assert found["rollout.tensor_parallel_size"].actual == 1
+    assert found["logp.backend"].actual == "torch.log_softmax_gather"
+
+
+@pytest.mark.parametrize("name", ["native", "torch.log_softmax_gather", "production", "reference"])
+def test_a_name_of_an_operator_is_applied_only_where_the_binding_was_resolved_from_it(built, uneven, name):
+    """The binding here comes from `native`; the engine has no list of its own of what other names could mean."""
+    engine = built("training", knobs={"logp.backend": name})
+    for report in (engine.report, engine.score(uneven).report):
+        item = _by_path(report)["logp.backend"]
+        meant = name in ("native", "torch.log_softmax_gather")
+        assert item.status is (Applied.APPLIED if meant else Applied.FALLBACK)
+        assert (item.requested, item.actual) == (name, "torch.log_softmax_gather")
 
 
 def test_a_knob_that_the_runtime_lacks_is_unsupported(built):

@@ -81,6 +81,16 @@ def test_the_six_values(fixture, tmp_path, side, arm, size):
     assert found["logp.backend"].evidence[0].kind is EvidenceKind.EXECUTION
 
 
+def test_the_operator_reads_back_as_its_id_whatever_name_it_was_asked_for_by(fixture, tmp_path):
+    """`_engine` binds what the knob names, so `native` is bound by no name here and is a fallback."""
+    for asked, status in (("smoke_only.logp_reference", Applied.APPLIED), ("native", Applied.FALLBACK)):
+        adapter, build = _engine("training", tmp_path, **{"logp.backend": asked})
+        report, _ = adapter.score(ScoreRequest(id="s0", arm="training"), fixture)
+        for applications in (build.applications, report.applications):
+            (item,) = (item for item in applications if item.path == "logp.backend")
+            assert (item.actual, item.status) == ("smoke_only.logp_reference", status)
+
+
 def test_the_formula_in_float64(fixture, tmp_path):
     adapter, _ = _engine("training", tmp_path)
     _, columns = adapter.score(ScoreRequest(id="s0", arm="training", score_dtype="float64"), fixture)

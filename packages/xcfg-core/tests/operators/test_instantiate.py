@@ -7,7 +7,8 @@ import sys
 
 import pytest
 from xcfg.errors import PluginError
-from xcfg.plugin.operators import instantiate, load_factory, split_factory
+from xcfg.plugin.operators import backend_meant, instantiate, load_factory, split_factory
+from xcfg.schema.codec import evolve
 from xcfg.schema.operators import OperatorBinding
 
 
@@ -25,6 +26,13 @@ def test_calls_are_counted(kernels):
     assert operator(1) == ((1,), {"rows": 3})
     assert operator(2) == ((2,), {"rows": 3})
     assert operator.calls == 2
+
+
+def test_a_name_stands_for_the_backend_only_in_the_binding_that_was_resolved_from_it():
+    """If this fails, a policy counts as applied although another backend was bound for it."""
+    bound = evolve(binding("a:b"), requested="native", backend_id="kit.plain")
+    assert backend_meant(bound, "native") == backend_meant(bound, "kit.plain") == "kit.plain"
+    assert backend_meant(bound, "production") == "production"
 
 
 def test_a_failed_call_counts_too(kernels):

@@ -9,7 +9,12 @@ import numpy as np
 import pytest
 from xcfg.errors import ArtifactError, UsageError, WorkerError
 from xcfg.running.process import resident_bytes
-from xcfg.schema.runtime import Placement
+from xcfg.running.supervisor import Worker
+from xcfg.schema.codec import evolve
+from xcfg.schema.names import Applied, Lifecycle
+from xcfg.schema.operators import OperatorBinding
+from xcfg.schema.runtime import KnobApplication, Placement
+from xcfg.schema.worker import BuildReport
 
 pytestmark = pytest.mark.timeout(60)
 GENERATE = {"prompts": [{"token_ids": [1, 2, 3]}, {"token_ids": [4]}], "max_new_tokens": 2}
@@ -94,6 +99,27 @@ def test_an_unusable_answer_is_a_named_fault_of_the_worker_which_serves_on(optio
     with pytest.raises(WorkerError, match=says) as caught:
         pool.generate(started, request_of(generate=GENERATE))
     assert caught.value.error_kind == "worker" and pool.alive == 1
+
+
+def test_an_operator_is_materialised_as_the_binding_says_whatever_a_rank_reports(launch, tmp_path):
+    """If this fails, a rank that runs another operator and names it twice passes for one that runs the bound one."""
+    binding = OperatorBinding(
+        operation="selected_logprob", side="training", requested="native", backend_id="kit.plain", factory="a:b"
+    )
+    spec = evolve(launch().spec, operators={"selected_logprob": binding}, knobs={"logp.backend": "native"})
+    items = tuple(
+        KnobApplication(
+            path=path, side="training", rank=0, requested="native", materialized="kit.other", actual="kit.other",
+            status=Applied.APPLIED, lifecycle=Lifecycle.ENGINE_CONSTRUCTION,
+        )
+        for path in ("logp.backend", "batch.size")
+    )  # fmt: skip
+    worker = Worker(spec, Placement(), tmp_path / "exchange")
+    settled = worker._settled(BuildReport(rank=0, world_size=1, applications=items)).applications
+    assert [(item.materialized, item.actual) for item in settled] == [
+        ("kit.plain", "kit.other"),
+        ("kit.other", "kit.other"),
+    ]
 
 
 def test_generate_needs_a_generator(pool, launch, request_of):

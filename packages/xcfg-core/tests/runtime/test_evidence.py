@@ -57,6 +57,19 @@ def test_another_actual_value_or_type_is_a_fallback_that_says_both(requested, ac
     assert repr(requested) in item.reason and repr(actual) in item.reason
 
 
+def test_the_operator_that_ran_is_held_to_what_the_binding_means_by_the_name(application):
+    """The backend that a policy stands for is no fallback, any other one is; elsewhere materialised proves nothing."""
+
+    def status(path, requested, materialized, actual):
+        item = application(path, actual, requested=requested, materialized=materialized)
+        return judged({path: requested}, [item], [0], "training")[0].status
+
+    assert status("logp.backend", "native", "a.plain", "a.plain") is Applied.APPLIED
+    assert status("logp.backend", "native", "a.plain", "a.other") is Applied.FALLBACK
+    assert status("logp.backend", "a.plain", "a.plain", "a.plain") is Applied.APPLIED
+    assert status("rollout.attention_backend", "model_default", "sdpa", "sdpa") is Applied.FALLBACK
+
+
 def test_an_adapter_that_misstates_the_request_is_held_to_the_real_one(application):
     item = only(8, [application("a", 4, requested=4)])
     assert (item.status, item.requested) == (Applied.FALLBACK, 8)

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from xcfg.plugin.operators import backend_meant
 from xcfg.schema._base import Value
 from xcfg.schema.names import Applied, EvidenceKind, Exercised, Lifecycle
 from xcfg.schema.runtime import Evidence, KnobApplication
@@ -20,20 +21,14 @@ from xcfg_torch.fsdp import local, placements
 from xcfg_torch.load import dtype_name
 
 REQUEST_KNOBS = ("batch.size", "batch.padding_side", "batch.packing")
-PRODUCTION_BACKEND = "torch.log_softmax_gather"
-POLICY_NAMES = {
-    "native": PRODUCTION_BACKEND,
-    "production": PRODUCTION_BACKEND,
-    "deterministic": PRODUCTION_BACKEND,
-    "reference": "xcfg.reference_logp",
-    "pytorch": "xcfg.reference_logp",
-    "rlkernel.reference_logp": "xcfg.reference_logp",
-}
 
 
 @dataclass(frozen=True)
 class Reading:
-    """What a reader found. An `actual` of None: nothing could be observed."""
+    """What a reader found. An `actual` of None: nothing could be observed.
+
+    materialized: for an operator, the backend that the requested name means in the binding; `actual` is held to it.
+    """
 
     materialized: Value
     actual: Value
@@ -57,8 +52,12 @@ def state(source: str, detail: str) -> Evidence:
 
 
 def application(engine: Engine, path: str, requested: Value, reading: Reading) -> KnobApplication:
-    """Return the record of one reading; its status follows from comparing actual with requested."""
-    same = type(reading.actual) is type(requested) and reading.actual == requested
+    """Return the record of one reading; its status follows from comparing actual with requested.
+
+    What runs as an operator is a backend, so there it is compared with what the requested name means in the binding.
+    """
+    wanted = reading.materialized if path == "logp.backend" else requested
+    same = type(reading.actual) is type(wanted) and reading.actual == wanted
     status = Applied.APPLIED if same else Applied.UNOBSERVABLE if reading.actual is None else Applied.FALLBACK
     reason = reading.reason
     if not reason and status is Applied.FALLBACK:
@@ -173,11 +172,8 @@ def _logp_backend(engine: Engine, requested: Value) -> Reading:
     evidence = [state("injected operator", f"{binding.backend_id}: {name}")]
     if operator.calls:
         evidence.insert(0, execution("calls of the injected operator", str(operator.calls)))
-    names = {binding.backend_id, binding.requested}
-    meant = POLICY_NAMES.get(str(requested), str(requested))
-    actual: Value = requested if requested in names or meant == binding.backend_id else binding.backend_id
     exercised = Exercised.YES if operator.calls else Exercised.UNKNOWN
-    return Reading(binding.backend_id, actual, tuple(evidence), exercised=exercised)
+    return Reading(backend_meant(binding, requested), binding.backend_id, tuple(evidence), exercised=exercised)
 
 
 def _operator_option(engine: Engine, path: str) -> Reading:

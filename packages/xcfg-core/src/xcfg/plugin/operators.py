@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from xcfg.errors import PluginError
+from xcfg.schema._base import Value
 from xcfg.schema.operators import OperatorBinding
 
 
@@ -31,6 +32,15 @@ class BoundOperator:
         """Call the backend with the arguments of its semantic operator."""
         self.calls += 1
         return self.function(*args, **kwargs)
+
+
+def backend_meant(binding: OperatorBinding, requested: Value) -> Value:
+    """Return the backend id that `requested` (a policy, an alias, an id) stands for in `binding`.
+
+    This is the one place where the name that was asked for and the backend that was bound meet. A name that the
+    binding was not resolved from stands for nothing but itself, so it equals no other backend that ran.
+    """
+    return binding.backend_id if requested == binding.requested else requested
 
 
 def split_factory(factory: str) -> tuple[str, str]:

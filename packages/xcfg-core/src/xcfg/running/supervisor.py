@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from xcfg.errors import ConfigError, InterruptedRunError, LaunchError, MissingRankError
+from xcfg.plugin.builtin.knobs import LOGP_BACKEND
+from xcfg.plugin.operators import backend_meant
 from xcfg.running import exchange as files
 from xcfg.running.faults import (
     BuildFault,
@@ -114,7 +116,7 @@ class Worker:
             error = self._reported(gathering.failed[0], BuildFault, usable=False)
             self.kill()
             raise error
-        self.builds = reports
+        self.builds = tuple(self._settled(report) for report in reports)
         stamps = [(self.exchange / files.ready_file(report.rank)).stat().st_mtime for report in reports]
         self.build_seconds = max(0.0, max(stamps) - self._wall)
         return self.builds
@@ -144,7 +146,7 @@ class Worker:
                 self.kill()
             raise error
         self._check_payloads(wire, reports)
-        return reports
+        return tuple(self._settled(report) for report in reports)
 
     def scores_path(self, report: ScoreReport) -> Path | None:
         """Return where the columns of one rank lie; None for a rank without tokens."""
@@ -185,6 +187,17 @@ class Worker:
         end_groups(self.processes, self.exchange, grace=self.kill_grace)
         if self._odd_path():
             shutil.rmtree(self._short_folder(), ignore_errors=True)
+
+    def _settled(self, report: R) -> R:
+        """Return the report with the operator's knob materialised as the binding says, whatever a rank wrote."""
+        binding = self.spec.operators.get("selected_logprob")
+        if binding is None or LOGP_BACKEND not in self.spec.knobs:
+            return report
+        meant = backend_meant(binding, self.spec.knobs[LOGP_BACKEND])
+        found = (
+            evolve(item, materialized=meant) if item.path == LOGP_BACKEND else item for item in report.applications
+        )
+        return evolve(report, applications=tuple(found))
 
     def _wire_request(self, request: ScoreRequest) -> ScoreRequest:
         """A request that is asked twice gets another name on the wire, so that no answer serves for two."""

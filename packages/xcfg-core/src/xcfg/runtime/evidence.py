@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from xcfg.plugin.builtin.knobs import LOGP_BACKEND
 from xcfg.schema._base import Value
 from xcfg.schema.codec import evolve
 from xcfg.schema.knobs import KnobDefinition
@@ -35,7 +36,9 @@ def judged(
 
     A missing record is unobservable. `applied` without execution, state or inherent evidence is unobservable,
     and `applied` with an actual value other than the requested one is a fallback: an adapter is not believed,
-    and what it says about side and requested value is replaced by what the caller knows. Settings that were
+    and what it says about side and requested value is replaced by what the caller knows. What runs as the operator
+    of `logp.backend` is a backend id, and the supervisor has materialised the requested policy as the id that the
+    binding means by it, so the actual value may be that. Settings that were
     reported and not requested follow as they are: an undeclared change must be seen.
     """
     by_key = {(item.path, item.rank): item for item in applications}
@@ -68,7 +71,8 @@ def _absent(path: str, side: str, rank: int, value: Value) -> KnobApplication:
 def _weigh(item: KnobApplication) -> KnobApplication:
     if item.status is not Applied.APPLIED:
         return item
-    if type(item.actual) is not type(item.requested) or item.actual != item.requested:
+    wanted = (item.requested, item.materialized) if item.path == LOGP_BACKEND else (item.requested,)
+    if not any(type(item.actual) is type(value) and item.actual == value for value in wanted):
         reason = f"asked for {item.requested!r}, the engine runs {item.actual!r}"
         return evolve(item, status=Applied.FALLBACK, reason=reason)
     if not any(piece.kind in PROOF for piece in item.evidence):

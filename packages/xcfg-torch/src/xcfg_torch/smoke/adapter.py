@@ -10,7 +10,7 @@ import torch
 from xcfg.errors import ExecutionError, LaunchError
 from xcfg.identity.attest import attest_sequence, fold
 from xcfg.identity.rollout import Rollout
-from xcfg.plugin.operators import BoundOperator, instantiate
+from xcfg.plugin.operators import BoundOperator, backend_meant, instantiate
 from xcfg.plugin.protocols import RankContext
 from xcfg.schema._base import Value
 from xcfg.schema.names import Applied, EvidenceKind, Exercised, Lifecycle, Phase
@@ -195,17 +195,12 @@ class SmokeAdapter:
 
     def _logp(self, value: Value, operator: BoundOperator) -> KnobApplication:
         binding = operator.binding
-        known = {
-            binding.backend_id,
-            binding.requested,
-            "native" if binding.backend_id == "smoke_only.logp_reference" else "",
-        }
-        actual = value if value in known else binding.backend_id
+        actual, meant = binding.backend_id, backend_meant(binding, value)
         if operator.calls:
             evidence = Evidence(kind=EvidenceKind.EXECUTION, source="calls of the operator", detail=str(operator.calls))
-            return self._application("logp.backend", value, actual, evidence, Exercised.YES)
+            return self._application("logp.backend", value, actual, evidence, Exercised.YES, meant=meant)
         evidence = Evidence(kind=EvidenceKind.STATE, source="instantiated operator", detail=binding.backend_id)
-        return self._application("logp.backend", value, actual, evidence, Exercised.UNKNOWN)
+        return self._application("logp.backend", value, actual, evidence, Exercised.UNKNOWN, meant=meant)
 
     def _batch_application(self, knobs: dict[str, Value], sequences: int) -> tuple[KnobApplication, ...]:
         if "batch.size" not in knobs:
@@ -229,15 +224,19 @@ class SmokeAdapter:
         evidence: Evidence,
         exercised: Exercised,
         lifecycle: Lifecycle = Lifecycle.ENGINE_CONSTRUCTION,
+        *,
+        meant: Value = None,
     ) -> KnobApplication:
+        """Return the record of one reading; `meant`: what the requested name stands for, where it is a name."""
         spec, _ = self._built()
-        same = type(actual) is type(requested) and actual == requested
+        wanted = requested if meant is None else meant
+        same = type(actual) is type(wanted) and actual == wanted
         return KnobApplication(
             path=path,
             side=spec.side,
             rank=0,
             requested=requested,
-            materialized=actual,
+            materialized=actual if meant is None else meant,
             actual=actual,
             status=Applied.APPLIED if same else Applied.FALLBACK,
             lifecycle=lifecycle,
