@@ -49,10 +49,11 @@ def test_a_sequence_ends_with_the_checkpoints_end_of_sequence_which_is_compared(
     assert sampling.transform_chain == ("temperature:0.7", "top_k:50", "top_p:0.9")
     found = tails(rollout)
     assert any(len(tail) < TOKENS for tail in found), "no sequence ended early, so nothing was tried"
-    for index, (tail, record) in enumerate(zip(found, rollout.manifest.sequences, strict=True)):
+    reasons = rollout.manifest.generator["finish_reasons"]
+    for index, (tail, reason, record) in enumerate(zip(found, reasons, rollout.manifest.sequences, strict=True)):
         assert all(token % 2 for token in tail[:-1]), tail
-        assert (tail[-1] % 2 == 0) == (record.finish_reason == "stop"), (tail, record)
-        assert record.finish_reason == "stop" or (record.finish_reason, len(tail)) == ("length", TOKENS)
+        assert (tail[-1] % 2 == 0) == (reason == "stop"), (tail, reason)
+        assert reason == "stop" or (reason, len(tail)) == ("length", TOKENS)
         assert record.active_tokens == len(tail), "the end of the sequence is active too"
         recorded = rollout.tensors["recorded_logprob"][rollout.span(index)]
         assert np.isnan(recorded[:3]).all() and np.isfinite(recorded[3:]).all()

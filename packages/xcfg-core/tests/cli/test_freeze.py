@@ -25,7 +25,7 @@ def asked(monkeypatch):
         flat | {"weight_version": np.zeros(2, dtype=np.int32)},
         checkpoint=CheckpointRef(uri="builtin:x"),
         sampling=SamplingRecord(extra={"stop_ids": [9]}),
-        finish_reasons=["stop"],
+        generator={"finish_reasons": ["stop"]},
     )
 
     def freeze(manager, options):

@@ -211,7 +211,7 @@ def test_the_frozen_rollout_by_hand(options):
     assert (manifest.sampling.temperature, manifest.sampling.seed) == (0.7, 3)
     assert (manifest.sampling.logprobs_mode, manifest.sampling.transform_chain) == ("raw_logprobs", ())
     assert manifest.checkpoint.digest == "d" * 64
-    assert [item.finish_reason for item in manifest.sequences] == ["", "stop", ""]
+    assert manifest.generator["finish_reasons"] == ["", "stop", ""]
     assert manifest.sampling.extra == {}
 
 

@@ -38,7 +38,9 @@ def tensors() -> Tensors:
 
 @pytest.fixture
 def rollout(tensors: Tensors) -> Rollout:
-    return make_rollout(tensors, checkpoint=CheckpointRef(uri="builtin:none"), request_ids=["a", "b", "c"])
+    return make_rollout(
+        tensors, checkpoint=CheckpointRef(uri="builtin:none", weight_version=7), request_ids=["a", "b", "c"]
+    )
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from xcfg.identity.rollout import REQUIRED, make_rollout, read_rollout, staging_
 from xcfg.schema.identity import CheckpointRef, SamplingRecord, TokenizerRef
 
 GOLDEN = Path(__file__).parent / "golden"
-NONE = CheckpointRef(uri="builtin:none")
+NONE = CheckpointRef(uri="builtin:none", weight_version=7)
 
 
 def at(array, index, value):
@@ -53,6 +53,17 @@ def test_the_ragged_layout_by_hand(rollout):
     assert (rollout.manifest.token_count, rollout.manifest.active_count) == (8, 4)
 
 
+def test_tokens_of_another_weight_version_are_inactive_and_counted(tensors):
+    version = np.where(np.arange(8) >= 5, 4, 3)  # the third sequence was sampled after an update
+    checkpoint = CheckpointRef(uri="a", weight_version=3)
+    mixed = make_rollout({**tensors, "weight_version": version}, checkpoint=checkpoint)
+    assert mixed.active.tolist() == [False, False, True, True, False, False, False, False]
+    assert (mixed.manifest.active_count, mixed.manifest.inactive_other_version) == (2, 2)
+    assert [item.active_tokens for item in mixed.manifest.sequences] == [2, 0, 0]
+    whole = make_rollout({**tensors, "weight_version": np.full(8, 3)}, checkpoint=checkpoint)
+    assert (whole.manifest.active_count, whole.manifest.inactive_other_version) == (4, 0)
+
+
 @given(
     lengths=st.lists(st.integers(1, 5), min_size=1, max_size=6),
     seed=st.integers(0, 2**32 - 1),
@@ -65,6 +76,7 @@ def test_any_ragged_rollout_survives(lengths, seed, tmp_path_factory):
     active = random.random(total) < 0.5
     active[offsets[:-1]] = False
     ids = random.integers(0, 2**62, total)
+    version = np.where(random.random(total) < 0.9, 7, random.integers(0, 2**31, total))
     rollout = make_rollout(
         {
             "token_ids": ids,
@@ -74,7 +86,7 @@ def test_any_ragged_rollout_survives(lengths, seed, tmp_path_factory):
             "position_ids": random.integers(0, 2**40, total),
             "selected_token_ids": np.where(active, ids, -1),
             "segment": random.integers(0, 3, total),
-            "weight_version": random.integers(0, 2**31, total),
+            "weight_version": version,
         },
         checkpoint=NONE,
         sampling=SamplingRecord(temperature=0.7, transform_chain=("temperature:0.7",)),
@@ -84,7 +96,10 @@ def test_any_ragged_rollout_survives(lengths, seed, tmp_path_factory):
     back = read_rollout(folder, sha256=rollout.sha256)
     assert back.manifest == rollout.manifest
     assert all(np.array_equal(back.tensors[name], values) for name, values in rollout.tensors.items())
-    assert sum(int(rollout.active[rollout.span(index)].sum()) for index in range(len(lengths))) == active.sum()
+    assert (
+        sum(int(rollout.active[rollout.span(index)].sum()) for index in range(len(lengths)))
+        == (active & (version == 7)).sum()
+    )
 
 
 LOGICAL = {

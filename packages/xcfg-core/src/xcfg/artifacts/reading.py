@@ -16,9 +16,9 @@ from pathlib import Path
 
 from xcfg.errors import ArtifactError
 
-MAX_JSON = 64 * 1024 * 1024
+MAX_JSON = 512 * 1024 * 1024
 MAX_PAYLOAD = 256 * 1024**3
-MAX_ENTRIES = 4096
+MAX_ENTRIES = 1 << 16
 _CHUNK = 4 * 1024 * 1024
 _SETTLED_NS = 2_000_000_000
 _FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC

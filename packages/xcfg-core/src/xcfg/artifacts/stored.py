@@ -54,7 +54,7 @@ class _Sealed:
         raise NotImplementedError
 
     def read(self, name: str) -> bytes:
-        """Return the bytes of a payload of at most 64 MiB, checked against the seal now; ArtifactError."""
+        """Return the bytes of a payload of at most MAX_JSON, checked against the seal now; ArtifactError."""
         return read_payload(self.path, name, self._files())
 
     def json(self, name: str) -> Any:

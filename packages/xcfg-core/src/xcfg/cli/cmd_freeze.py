@@ -62,7 +62,7 @@ def freeze(session: Session, **given: Any) -> None:
         "tokens": rollout.manifest.token_count,
         "active_tokens": rollout.manifest.active_count,
         "stop_ids": rollout.manifest.sampling.extra.get("stop_ids", []),
-        "stopped": sum(item.finish_reason == "stop" for item in rollout.manifest.sequences),
+        "stopped": rollout.manifest.generator.get("finish_reasons", []).count("stop"),
         "minimum_sequences": load_contract().assessment.min_sequences,
         "checkpoint": {"uri": rollout.manifest.checkpoint.uri, "digest": rollout.manifest.checkpoint.digest},
     }

@@ -263,7 +263,6 @@ def _rollout(
             extra={"stop_ids": request["stop_ids"]} if request["stop_ids"] else {},
         ),
         request_ids=[item.get("id", f"prompt-{index}") for index, item in enumerate(prompts)],
-        finish_reasons=[item.get("finish_reason", "") for item in sampled],
         attesters={
             "token_ids": "engine",
             "recorded_logprob": "engine",
@@ -271,7 +270,11 @@ def _rollout(
             "position_ids": "manifest",
             "tokenizer": "manifest",
         },
-        generator={"runtime": descriptor.name, "settings": dict(options.settings)},
+        generator={
+            "runtime": descriptor.name,
+            "settings": dict(options.settings),
+            "finish_reasons": [item.get("finish_reason", "") for item in sampled],
+        },
     )
 
 

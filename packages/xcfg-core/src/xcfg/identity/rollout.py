@@ -87,36 +87,38 @@ def make_rollout(
     tokenizer: TokenizerRef | None = None,
     sampling: SamplingRecord | None = None,
     request_ids: list[str] | None = None,
-    finish_reasons: list[str] | None = None,
     **manifest: object,
 ) -> Rollout:
     """Return a checked Rollout; dtypes are brought to the table's where that changes no id, mask or position.
 
-    request_ids, finish_reasons: one per sequence; without them `sequence-N`, and no reason.
+    request_ids: one per sequence; without them `sequence-N`. Active tokens of another weight version than the
+    checkpoint's are made inactive and counted: no pair of engines has the weights that sampled them.
     Raises IdentityError, naming the fields.
     """
     arrays = {
         name: _cast(name, tensors[name], dtype) for name, dtype in {**REQUIRED, **OPTIONAL}.items() if name in tensors
     }
     check_tensors(arrays)
+    active = arrays["active_mask"].astype(np.bool_)
+    other = active & (arrays["weight_version"] != checkpoint.weight_version)
+    arrays["active_mask"] = active & ~other
     counts = _counts(arrays)
     ids = request_ids or [f"sequence-{index}" for index in range(len(counts))]
-    reasons = finish_reasons or [""] * len(counts)
-    for what, given in (("request ids", ids), ("finish reasons", reasons)):
-        if len(given) != len(counts):
-            raise IdentityError(f"the rollout is not valid: {len(given)} {what} for {len(counts)} sequences")
+    if len(ids) != len(counts):
+        raise IdentityError(f"the rollout is not valid: {len(ids)} request ids for {len(counts)} sequences")
     record = RolloutManifest(
         schema_version=ROLLOUT_SCHEMA,
         checkpoint=checkpoint,
         tokenizer=tokenizer or TokenizerRef(),
         sampling=sampling or SamplingRecord(),
         sequences=tuple(
-            SequenceRecord(request_id=name, length=length, active_tokens=active, finish_reason=reason)
-            for name, (length, active), reason in zip(ids, counts, reasons, strict=True)
+            SequenceRecord(request_id=name, length=length, active_tokens=count)
+            for name, (length, count) in zip(ids, counts, strict=True)
         ),
         token_count=sum(length for length, _ in counts),
         active_count=sum(active for _, active in counts),
         tensors_sha256=hashlib.sha256(save(arrays)).hexdigest(),
+        inactive_other_version=int(other.sum()),
         **manifest,  # type: ignore[arg-type]
     )
     return Rollout(record, arrays, hashlib.sha256(pretty_json(record)).hexdigest())

@@ -17,7 +17,7 @@ import rfc8785
 from xcfg.errors import ConfigError
 
 T = TypeVar("T")
-MAX_BYTES = 64 * 1024 * 1024
+MAX_BYTES = 512 * 1024 * 1024
 MAX_DEPTH = 64
 
 

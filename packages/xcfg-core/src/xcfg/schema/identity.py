@@ -61,23 +61,19 @@ class SamplingRecord(Record):
 
 
 class SequenceRecord(Record):
-    """One sequence: a stable request id, its number of tokens and of active tokens.
-
-    finish_reason: why sampling ended, as the engine said: `stop` after a stop id, `length` at max_new_tokens; empty
-    where nothing is known.
-    """
+    """One sequence: a stable request id, its number of tokens and of active tokens."""
 
     request_id: str
     length: int
     active_tokens: int
-    finish_reason: str = ""
 
 
 class RolloutManifest(Record):
     """Everything about a frozen rollout that is not a flat tensor; its own SHA-256 names the rollout.
 
     tensors_sha256: of the file rollout.safetensors. attesters: field -> engine | manifest.
-    inactive_other_version: tokens made inactive since another weight version sampled them.
+    inactive_other_version: tokens made inactive since another weight version sampled them. generator: what
+    sampled: runtime, settings and `finish_reasons` per sequence (`stop` after a stop id, `length` at max_new_tokens).
     """
 
     schema_version: str
