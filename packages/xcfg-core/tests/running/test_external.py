@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from xcfg.errors import ConfigError, LaunchError, MissingRankError, WorkerError
-from xcfg.running.external import EXTERNAL, declared_arms, describe, place
+from xcfg.running.external import EXTERNAL, declared_arms, describe, place, programs
 from xcfg.schema.runtime import Placement, PlacementRequest
 
 pytestmark = pytest.mark.timeout(90)
@@ -77,12 +77,63 @@ def test_placement_of_a_command():
         ({"command": ["a"], "arms": []}, "arms"),
         ({"command": ["a"], "arms": ["rollout_decode"]}, "arms"),
         ({"command": ["a"], "wordl_size": 2}, "wordl_size"),
+        ({"command": ["a"], "sources": "score.py"}, "sources"),
+        ({"command": ["a"], "sources": [""]}, "sources"),
+        ({"command": ["a"], "sources": ["json", "no_such_module"]}, "sources[1]"),
+        ({"command": ["a"], "sources": ["no/such/file.py"]}, "sources[0]"),
+        ({"command": ["python", "-m", "no_such_module.score"]}, "command"),
+        ({"command": ["torchrun", "-m", "--nproc-per-node", "2", "no_such_module"]}, "command"),
+        ({"command": ["python", "-m", "xcfg.running.serve"], "adapter": "no_such_module:Mine"}, "adapter"),
     ],
 )
 def test_options_at_fault_are_named(options, path):
     with pytest.raises(ConfigError) as caught:
         placement(options)
     assert caught.value.path == f"$.runtime_options.training.{path}"
+
+
+def test_a_folder_without_sources_is_no_source(tmp_path):
+    folder = tmp_path / "configs"
+    folder.mkdir()
+    (folder / "conf.yaml").write_text("")
+    with pytest.raises(ConfigError, match=r"no folder with \.py files"):
+        placement({"command": ["a"], "sources": [str(folder)]})
+
+
+def test_a_module_is_found_where_the_command_would_find_it(tmp_path, monkeypatch):
+    """Failing means that `-m NAME` is refused, or hashed from another place than the one that is run."""
+    for folder in ("here", "there"):
+        (tmp_path / folder / "kit_trainer").mkdir(parents=True)
+        (tmp_path / folder / "kit_trainer" / "__init__.py").write_text("")
+    words = ["torchrun", "-m", "kit_trainer.score"]
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=r"'kit_trainer\.score' is not found here"):
+        placement({"command": words})
+    assert placement({"command": words, "sources": ["here"]}), "the user said what counts"
+    env = {"PYTHONPATH": f"nowhere{os.pathsep}{tmp_path / 'there'}"}
+    placement({"command": words, "env": env})
+    assert programs(words, {"env": env}) == {"module:0:kit_trainer.score": (tmp_path / "there" / "kit_trainer",)}
+    monkeypatch.chdir(tmp_path / "here")
+    assert programs(words, {"env": env}) == {"module:0:kit_trainer.score": (tmp_path / "here" / "kit_trainer",)}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["numactl", "-m", "0"],
+        ["python", "-m", "xcfg.running.serve"],
+        ["python", "-m", "torch.distributed.run", "--rdzv-endpoint", "localhost:0"],
+        ["sh", "-c", "exit"],
+    ],
+)
+def test_words_that_name_no_program_of_the_user_s(words):
+    placement({"command": words})
+    assert programs(words, {}) == {}
+
+
+def test_a_folder_that_python_runs_counts(tmp_path):
+    (tmp_path / "__main__.py").write_text("")
+    assert programs(["python", str(tmp_path)], {}) == {f"1:{tmp_path.name}": (tmp_path,)}
 
 
 def test_arms_are_what_the_options_declare():

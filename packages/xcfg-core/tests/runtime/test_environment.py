@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import xcfg
+from xcfg.running import external
 from xcfg.runtime import environment
 from xcfg.runtime.environment import WORKER_ROOMS, forget_environment, package_digest, scoring_environment
 from xcfg.runtime.keys import COMPARATOR_ROOMS
@@ -215,8 +216,9 @@ def test_a_device_is_described_by_its_kind(monkeypatch):
 def programs():
     """programs(*words): the facts about the words of a user's own command."""
 
-    def facts(*words: str) -> dict[str, str]:
-        found = scoring_environment(sources=(), devices=("cuda:0",), programs=words)
+    def facts(*words: str, **options: object) -> dict[str, str]:
+        forget_environment()
+        found = scoring_environment(sources=(), devices=("cuda:0",), programs=external.programs(words, options))
         return {name: value for name, value in found.items() if name.startswith("program:")}
 
     return facts
@@ -227,7 +229,7 @@ def test_a_program_is_its_bytes_and_not_its_place(programs, tmp_path):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "score.py").write_text(text)
     first, same, other = (programs("python", str(tmp_path / folder / "score.py")) for folder in "abc")
-    assert first == same == {"program:1:score.py": hashlib.sha256(b"1").hexdigest()} != other
+    assert first == same == {"program:1:score.py": digest_by_hand({"score.py": "1"})} != other
 
 
 def test_two_programs_of_one_name_both_count(programs, tmp_path):
@@ -247,6 +249,40 @@ def test_a_module_of_the_user_s_is_its_sources(programs, package):
     assert before == {"program:0:kit_env.adapter:Mine": digest_by_hand({"__init__.py": "1"})}
     package({"kit_env/__init__.py": "2"})
     assert programs("kit_env.adapter:Mine") != before
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("torchrun", "--nproc-per-node", "2", "-m", "kit_env.score"),
+        ("torchrun", "--module", "--nproc-per-node", "2", "kit_env.score", "--flag", "json"),
+        ("python", "-um", "kit_env.score"),
+        ("python", "-m", "torch.distributed.run", "-m", "kit_env"),
+    ],
+)
+def test_an_edit_behind_a_module_flag_is_noticed(words, programs, package):
+    """Failing means that a trainer is edited and the score of yesterday is taken for today's."""
+    package({"kit_env/__init__.py": "", "kit_env/score.py": "1", "kit_env/losses.py": "1"})
+    before = programs(*words)
+    assert list(before.values()) == [digest_by_hand({"__init__.py": "", "score.py": "1", "losses.py": "1"})]
+    package({"kit_env/losses.py": "2"})
+    assert programs(*words).keys() == before.keys() and programs(*words) != before
+
+
+def test_sources_are_files_folders_and_modules(programs, package, tmp_path):
+    package({"kit_env/__init__.py": "1", "lib/a.py": "1", "lib/deep/b.py": "1", "lib/note.txt": "1", "conf.yaml": "1"})
+    sources = [str(tmp_path / "conf.yaml"), str(tmp_path / "lib"), "kit_env"]
+    before = programs("python", sources=sources)
+    assert before == {
+        "program:sources:0:conf.yaml": digest_by_hand({"conf.yaml": "1"}),
+        "program:sources:1:lib": digest_by_hand({"a.py": "1", "deep/b.py": "1"}),
+        "program:sources:2:kit_env": digest_by_hand({"__init__.py": "1"}),
+    }
+    for name, number in (("conf.yaml", 0), ("lib/deep/b.py", 1), ("kit_env/__init__.py", 2)):
+        package({name: "2"})
+        after = programs("python", sources=sources)
+        assert [item for item in before if after[item] != before[item]] == [list(before)[number]]
+        package({name: "1"})
 
 
 @pytest.mark.parametrize("word", ["", "python", "-c", "x" * 5000, "a\0b", "--flag=1", "/no/such/file.py"])

@@ -16,6 +16,7 @@ from xcfg.flow.runtimes import Runtimes
 from xcfg.operators import OperatorResolutionError, OperatorSession, SemanticOperatorCatalog
 from xcfg.plugin.builtin.knobs import LOGP_BACKEND
 from xcfg.plugin.manager import PluginManager
+from xcfg.running.external import EXTERNAL, programs
 from xcfg.running.launch import LaunchSpec
 from xcfg.runtime.environment import scoring_environment
 from xcfg.runtime.keys import score_facts, score_key
@@ -26,7 +27,7 @@ from xcfg.schema.names import Arm, Role, Side
 from xcfg.schema.operators import OperatorBinding, OperatorChoice
 from xcfg.schema.plan import ExperimentCase
 from xcfg.schema.runtime import Placement, RuntimeDescriptor
-from xcfg.schema.worker import ScoreRequest, WorkerSpec
+from xcfg.schema.worker import ScoreRequest
 
 RECORDED_RUNTIME = "recorded"
 SELECTED_LOGPROB = "selected_logprob"
@@ -210,7 +211,7 @@ class Preparer:
             environment=scoring_environment(
                 sources=tuple(descriptor.sources),
                 devices=tuple(placement.devices),
-                programs=self._programs(launch.spec, placement),
+                programs=programs(placement.command, options if descriptor.name == EXTERNAL.name else {}),
             ),
         )
         key = score_key(facts)
@@ -223,14 +224,6 @@ class Preparer:
         )
         label = f"{case.label} · {arm}" if table == arm else table
         return ScoreJob(key, facts, arm, table, side, knobs, bindings, launch, request, label)
-
-    @staticmethod
-    def _programs(spec: WorkerSpec, placement: Placement) -> tuple[str, ...]:
-        """Return what a command of the user's own runs: its words that are files, and the module of `adapter`."""
-        return (
-            *placement.command,
-            *((f"{spec.options['adapter']}",) if placement.command and "adapter" in spec.options else ()),
-        )
 
     def _add_recorded(self, jobs: dict[str, ScoreJob]) -> None:
         rollout = self.loaded.rollout

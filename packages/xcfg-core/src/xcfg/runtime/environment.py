@@ -10,7 +10,7 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -105,6 +105,14 @@ def package_digest(name: str, rooms: tuple[str, ...] = ()) -> str:
         return ""
     # A package without __init__.py (a namespace package) has no origin and may lie in several folders.
     roots = [Path(place) for place in spec.submodule_search_locations or (spec.origin,) if place is not None]
+    return tree_digest(tuple(roots), rooms)
+
+
+def tree_digest(roots: tuple[Path, ...], rooms: tuple[str, ...] = ()) -> str:
+    """Return the SHA-256 over the files `roots`, and over the .py files below those of them that are folders.
+
+    Relative path and bytes count, the place of a root does not. rooms: only these parts of every folder.
+    """
     state = hashlib.sha256()
     for root in roots:
         base = root.parent if root.is_file() else root
@@ -112,6 +120,10 @@ def package_digest(name: str, rooms: tuple[str, ...] = ()) -> str:
             state.update(f"{file.relative_to(base).as_posix()}\0".encode())
             state.update(hashlib.sha256(file.read_bytes()).digest())
     return state.hexdigest()
+
+
+program_digest = lru_cache(maxsize=256)(tree_digest)
+"""tree_digest, remembered for one run: its sources are those that were there when it began."""
 
 
 def _sources(root: Path, rooms: tuple[str, ...]) -> list[Path]:
@@ -174,11 +186,11 @@ def torch_build() -> str:
 
 
 def scoring_environment(
-    *, sources: Iterable[str], devices: Iterable[str], programs: Iterable[str] = ()
+    *, sources: Iterable[str], devices: Iterable[str], programs: Mapping[str, tuple[Path, ...]] | None = None
 ) -> dict[str, str]:
     """Return the facts, flat and sorted, that a side score depends on beside its configuration.
 
-    sources: import packages of the runtime adapter. programs: files and `module:attr` names of a user's command.
+    sources: import packages of the runtime adapter. programs: label -> files and folders of a user's own command.
     """
     facts = {
         "python": platform.python_version(),
@@ -198,11 +210,9 @@ def scoring_environment(
             facts[f"version:{distribution}"] = version
     for package in sources:
         facts[f"source:{package}"] = package_digest(package)
-    for number, program in enumerate(programs):  # two words may be files of one name
-        if os.path.isfile(program):  # unlike Path.is_file it says no to a word too long for a file name
-            facts[f"program:{number}:{Path(program).name}"] = hashlib.sha256(Path(program).read_bytes()).hexdigest()
-        elif ":" in program:
-            facts[f"program:{number}:{program}"] = package_digest(program.partition(":")[0])
+    for label, roots in (programs or {}).items():
+        if roots:
+            facts[f"program:{label}"] = program_digest(roots)
     for name, value in os.environ.items():
         if name.startswith(ALLOWED_PREFIXES) and not name.endswith(SECRET_SUFFIXES):
             facts[f"env:{name}"] = value
@@ -211,5 +221,5 @@ def scoring_environment(
 
 def forget_environment() -> None:
     """Read installed versions and sources anew from now on: a run starts with what is there then."""
-    for cached in (package_digest, accelerator, processor, version_of, torch_build):
+    for cached in (package_digest, program_digest, accelerator, processor, version_of, torch_build):
         cached.cache_clear()
