@@ -129,7 +129,8 @@ def test_a_worker_that_hangs(lab, hanging):
     ends_well(lab, experiment, root, "--training", "faulty-waiting", flag=flag)
 
 
-def test_ctrl_c(lab, frozen, tmp_path):
+@pytest.mark.parametrize("name", ["SIGINT", "SIGHUP"])
+def test_ctrl_c_and_a_closed_terminal(lab, frozen, tmp_path, name):
     """Failing means that an interrupted run is lost, or keeps a GPU busy."""
     flag, root = tmp_path / "flag", tmp_path / "runs"
     experiment = lab.experiment(
@@ -142,7 +143,7 @@ def test_ctrl_c(lab, frozen, tmp_path):
         "run", experiment, "--output-root", root, "--json", *words, plugins=ENGINES, **holding(flag, "rollout")
     )
     lab.wait_for(flag.with_suffix(".pid"), running)
-    running.signal(signal.SIGINT)
+    running.signal(getattr(signal, name))
     done = lab.checked(running.end(60))
     assert done.code == done.document["exit_code"] == 130
     assert set(done.statuses.values()) == {"CANCELLED"}
@@ -166,3 +167,14 @@ def test_kill_9_of_the_supervisor_while_a_worker_scores(lab, frozen, tmp_path):
     assert running.end().code == -signal.SIGKILL
     assert lab.survivors(running.mark) == []
     ends_well(lab, experiment, root, *words, flag=flag)
+
+
+def test_a_case_that_is_lost_is_not_scored_to_its_end(lab, frozen, tmp_path):
+    """Failing means that hours on a GPU go into a case without a verdict, and that nobody hears why until the end."""
+    experiment, root = lab.experiment(tmp_path / "lost.json", frozen, interventions=[]), tmp_path / "runs"
+    done = lab.xcfg("run", experiment, "--output-root", root, "--training-devices", "cuda:63")
+    assert done.code == 4
+    lines = done.stderr.splitlines()
+    assert sum("scoring" in line for line in lines) == 1, done.stderr
+    assert any("baseline · training: LAUNCH_FAILED" in line and "cuda:63" in line for line in lines), done.stderr
+    assert "LAUNCH_FAILED" in done.stdout

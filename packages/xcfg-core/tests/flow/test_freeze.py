@@ -94,6 +94,29 @@ def test_a_file_that_cannot_be_read_is_refused(prompts, tmp_path):
             read_prompts(file)
 
 
+def test_two_prompts_of_one_id_are_refused(prompts):
+    with pytest.raises(ConfigError, match="'b' stands twice"):
+        read_prompts(prompts('{"text": "a", "id": "b"}\n{"text": "c", "id": "d"}\n{"text": "e", "id": "b"}\n'))
+    with pytest.raises(ConfigError, match="'prompt-1' stands twice"):
+        read_prompts(prompts('{"text": "a", "id": "prompt-1"}\n{"text": "c"}\n'))
+
+
+def test_text_without_a_tokenizer_is_refused_before_an_engine_is_built(tmp_path):
+    checkpoint = Checkpoint("models/a", tmp_path, "")
+    with pytest.raises(ConfigError, match=r"'prompt-1' is text, and 'models/a' has no tokenizer"):
+        check_vocabulary([{"token_ids": [1]}, {"text": "a"}], checkpoint, Path("p.jsonl"))
+    (tmp_path / "tokenizer.json").write_text("{}")
+    check_vocabulary([{"token_ids": [1]}, {"text": "a"}], checkpoint, Path("p.jsonl"))
+
+
+def test_a_stop_id_beyond_the_vocabulary_is_refused(options, tmp_path):
+    (tmp_path / "config.json").write_text('{"vocab_size": 8, "eos_token_id": 2}')
+    checkpoint = Checkpoint("models/a", tmp_path, "")
+    assert stop_ids(options(stop_ids=(7,)), checkpoint) == (2, 7)
+    with pytest.raises(UsageError, match="8 is no token id of 'models/a'"):
+        stop_ids(options(stop_ids=(7, 8)), checkpoint)
+
+
 @pytest.mark.parametrize(
     ("config", "size"),
     [('{"vocab_size": 8}', 8), ('{"vocab_size": 2, "text_config": {"vocab_size": 8}}', 8), ("{}", None), (None, None)],
@@ -102,7 +125,7 @@ def test_an_id_beyond_the_vocabulary_is_refused_before_an_engine_is_built(config
     if config is not None:
         (tmp_path / "config.json").write_text(config)
     checkpoint = Checkpoint("models/a", tmp_path, "")
-    check_vocabulary([{"text": "a"}, {"token_ids": [0, 7]}], checkpoint, Path("p.jsonl"))
+    check_vocabulary([{"token_ids": [0, 7]}], checkpoint, Path("p.jsonl"))
     if size is None:
         check_vocabulary([{"token_ids": [10**9]}], checkpoint, Path("p.jsonl"))
         return

@@ -46,7 +46,7 @@ def prepare_process(options: TorchOptions, device: str, seed: int) -> None:
         if not torch.cuda.is_available():
             raise LaunchError(
                 f"the device {device!r} was asked for and torch {torch.__version__} sees no CUDA device",
-                hint="Use --training-devices cpu or --rollout-devices cpu, or install a CUDA build of torch.",
+                hint="Name cpu (--devices, --rollout-devices, --training-devices), or install a CUDA build of torch.",
             )
         count = torch.cuda.device_count()
         if (torch.device(device).index or 0) >= count:

@@ -32,7 +32,7 @@ class Progress:
             self.ended += 1
             text = case_line(event["summary"], len(event["summary"].label))
             self._keep(f"[{elapsed:6.1f}s] {self.ended}/{event['total']} {text}")
-        elif event["event"] in ("rescored", "no_reference"):
+        elif event["event"] in ("rescored", "no_reference", "failed"):
             self._keep(f"[{elapsed:6.1f}s] {event['label']}: {event['reason']}")
         elif event["event"] == "rejected":
             self._keep(f"[{elapsed:6.1f}s] ignored {event['path']}: {event['reason']}")

@@ -26,11 +26,11 @@ from xcfg.schema.codec import parse_strict
     metavar="PATH=VALUE",
     help="A knob of the rollout side; may be given several times.",
 )
-@click.option("--max-new-tokens", type=int, default=64, show_default=True)
+@click.option("--max-new-tokens", type=click.IntRange(1, 2**31 - 1), default=64, show_default=True)
 @click.option("--temperature", type=float, default=1.0, show_default=True)
 @click.option("--top-k", type=int, default=0, show_default=True)
 @click.option("--top-p", type=float, default=1.0, show_default=True)
-@click.option("--seed", type=int, default=0, show_default=True)
+@click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True)
 @click.option("--logprobs-mode", default="raw_logprobs", show_default=True)
 @click.option(
     "--stop-id",

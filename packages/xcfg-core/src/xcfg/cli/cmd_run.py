@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from xcfg.cli._numbers import FiniteRange
 from xcfg.cli._output import Session, common_options, emit, pass_session
 from xcfg.cli._progress import Progress
 from xcfg.cli._run_table import show_run
@@ -23,11 +24,11 @@ from xcfg.schema.worker import OPTIONAL_COLUMNS
 @click.option("--rollout-devices", default="cpu", metavar="LIST", help="e.g. cpu or cuda:0,cuda:1")
 @click.option("--training-devices", default="cpu", metavar="LIST", help="e.g. cpu or cuda:0,cuda:1")
 @click.option("--output-root", type=click.Path(path_type=Path), default=Path("runs"), show_default=True)
-@click.option("--timeout-seconds", type=click.FloatRange(min=1), help="Limit per engine build and per score request.")
+@click.option("--timeout-seconds", type=FiniteRange(1), help="Limit per engine build and per score request.")
 @click.option("--columns", default="", metavar="LIST", help=f"Optional score columns: {', '.join(OPTIONAL_COLUMNS)}.")
 @click.option("--workers", type=click.IntRange(1, 64), default=1, show_default=True, help="Engines alive at once.")
 @click.option(
-    "--memory-gib", type=click.FloatRange(min=0, min_open=True), help="Memory of all engines together at most."
+    "--memory-gib", type=FiniteRange(0, open_=True), help="Memory of all engines at most; one engine always runs."
 )
 @click.option("--no-resume", is_flag=True, help="Score and judge again what is already sealed.")
 @click.option("--allow-smoke-operators", is_flag=True, help="Let temporary smoke operators run (cpu-smoke only).")
@@ -58,8 +59,11 @@ def run(session: Session, file: Path, memory_gib: float | None, **given: object)
         on_event=progress,
         **limits,  # type: ignore[arg-type]
     )
-    # A scheduler's time limit sends TERM: it ends a run as Ctrl-C does, with workers gone and the store resumable.
+    # A scheduler's time limit sends TERM, a closed terminal HUP (which nohup ignores, and so do we then): both end a
+    # run as Ctrl-C does, with workers gone and the store resumable.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
+        signal.signal(signal.SIGHUP, signal.default_int_handler)
     summary = run_journey(file, session.manager, options)
     progress.close()
     emit(session, summary, show_run)

@@ -54,7 +54,7 @@ def find_checkpoint(
     """
     if uri in synthetic and not digest:
         return Checkpoint(uri, None, f"synthetic:{uri}")
-    folder = _builtin(uri, manager) if uri.startswith(BUILTIN) else _local(uri, base_dir)
+    folder = _builtin(uri, manager) if uri.startswith(BUILTIN) else _local(uri, base_dir, manager)
     actual = checkpoint_digest(folder)
     if digest and actual != digest:
         raise IdentityError(
@@ -64,13 +64,16 @@ def find_checkpoint(
     return Checkpoint(uri, folder, actual)
 
 
-def _local(uri: str, base_dir: str) -> Path:
+def _local(uri: str, base_dir: str, manager: PluginManager) -> Path:
     for candidate in (Path(base_dir) / uri, Path(uri)):
         if candidate.is_dir():
             return candidate.resolve()
+    inside = next((item.record.name for item in manager.runtimes() if item.record.synthetic == uri), "")
     raise IdentityError(
         f"the checkpoint {uri!r} is no folder here",
-        hint="Give a folder with config.json and *.safetensors, or `builtin:NAME` (see `xcfg plugins show torch`).",
+        hint=f"It is a model inside a runtime: run with --runtime {inside}."
+        if inside
+        else "Give a folder with config.json and *.safetensors, or `builtin:NAME` (see `xcfg plugins show torch`).",
     )
 
 

@@ -18,7 +18,7 @@ from xcfg.flow.launching import launch_spec, place, resolution_context
 from xcfg.flow.options import Event, ignore
 from xcfg.flow.prompts import check_vocabulary, read_prompts
 from xcfg.flow.scratch import scratch_folder
-from xcfg.identity.checkpoint import end_of_sequence_ids, tokenizer_digest
+from xcfg.identity.checkpoint import end_of_sequence_ids, tokenizer_digest, vocabulary_size
 from xcfg.identity.rollout import Rollout, make_rollout, read_rollout, staging_folder, write_rollout
 from xcfg.operators import OperatorSession, SemanticOperatorCatalog
 from xcfg.planning import complete_settings
@@ -167,7 +167,10 @@ def _launch(
         if path in definitions and definitions[path].targets is Target.TRAINING:
             raise UsageError(
                 f"{path!r} acts on the training side, and freeze runs the rollout side",
-                hint=did_you_mean(path.replace("training.", "rollout."), definitions),
+                hint=did_you_mean(
+                    path.replace("training.", "rollout."),
+                    [name for name, knob in definitions.items() if knob.targets is not Target.TRAINING],
+                ),
             )
     knobs = side_knobs(complete_settings(options.settings, definitions, KNOB_PREFIXES), definitions, "rollout")
     refused = unsupported(descriptor, "rollout", knobs)
@@ -219,6 +222,13 @@ def _sampling(options: FreezeOptions, checkpoint: Checkpoint) -> dict[str, Any]:
 def stop_ids(options: FreezeOptions, checkpoint: Checkpoint) -> tuple[int, ...]:
     """Return the token ids that end a sequence: those of the checkpoint unless they are ignored, and those given."""
     own = () if options.ignore_eos or checkpoint.folder is None else end_of_sequence_ids(checkpoint.folder)
+    size = vocabulary_size(checkpoint.folder) if checkpoint.folder is not None else None
+    beyond = [item for item in options.stop_ids if size is not None and item >= size]
+    if beyond:
+        raise UsageError(
+            f"stop_ids: {beyond[0]} is no token id of {checkpoint.uri!r}",
+            hint=f"Its vocabulary has {size} ids, from 0.",
+        )
     return tuple(sorted({*own, *options.stop_ids}))
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from xcfg.errors import ConfigError
 from xcfg.flow.checkpoints import Checkpoint
-from xcfg.identity.checkpoint import vocabulary_size
+from xcfg.identity.checkpoint import tokenizer_digest, vocabulary_size
 from xcfg.schema.codec import parse_strict
 
 
@@ -26,6 +26,12 @@ def read_prompts(file: Path) -> list[dict[str, Any]]:
         for number, line in enumerate(lines, start=1)
         if line.strip()
     ]
+    names = [prompt.get("id", f"prompt-{index}") for index, prompt in enumerate(prompts)]
+    if len(set(names)) < len(names):
+        twice = next(name for index, name in enumerate(names) if name in names[:index])
+        raise ConfigError(
+            f"the id {twice!r} stands twice", source=str(file), hint="Give every prompt an id of its own."
+        )
     if not prompts:
         raise ConfigError("holds no prompt", source=str(file), hint='One JSON object a line, e.g. {"text": "..."}.')
     return prompts
@@ -49,14 +55,21 @@ def _prompt(document: Any, source: str) -> dict[str, Any]:
 
 
 def check_vocabulary(prompts: Sequence[dict[str, Any]], checkpoint: Checkpoint, file: Path) -> None:
-    """Raise ConfigError for the first token id that the checkpoint has no embedding for."""
-    size = vocabulary_size(checkpoint.folder) if checkpoint.folder is not None else None
-    if size is None:
+    """Raise ConfigError for the first token id without an embedding, and for text without a tokenizer."""
+    if checkpoint.folder is None:
         return
+    size = vocabulary_size(checkpoint.folder)
+    readable = bool(tokenizer_digest(checkpoint.folder))
     for number, prompt in enumerate(prompts):
+        name = prompt.get("id", f"prompt-{number}")
+        if "text" in prompt and not readable:
+            raise ConfigError(
+                f"the prompt {name!r} is text, and {checkpoint.uri!r} has no tokenizer",
+                source=str(file),
+                hint='Give {"token_ids": [...]}, or a checkpoint folder with tokenizer files.',
+            )
         largest = max(prompt.get("token_ids", ()), default=0)
-        if largest >= size:
-            name = prompt.get("id", f"prompt-{number}")
+        if size is not None and largest >= size:
             raise ConfigError(
                 f"the prompt {name!r} has the token id {largest}, and {checkpoint.uri!r} has a vocabulary of {size}",
                 source=str(file),

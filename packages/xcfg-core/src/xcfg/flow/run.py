@@ -123,7 +123,7 @@ class Run:
             for item in waiting:
                 for job in (*item.jobs.values(), *item.reference.values()):
                     jobs.setdefault(job.key, job)
-            self.scorer.obtain(jobs.values(), lambda _: self._advance(waiting))
+            self.scorer.obtain(jobs.values(), lambda _: self._advance(waiting), self._wanted)
             self._advance(waiting)
         except (KeyboardInterrupt, InterruptedRunError):  # the second is what a busy worker makes of the first
             interrupted = True
@@ -155,13 +155,26 @@ class Run:
             if item.case.case_id in self.summaries:
                 continue
             needed = [*item.keys, *(job.key for job in baseline.jobs.values() if baseline in waiting)]
-            if all(key in self.scorer.outcomes for key in needed):
+            if self._lost(item) or all(key in self.scorer.outcomes for key in needed):
                 self._judge(item)
+
+    def _lost(self, item: PreparedCase) -> bool:
+        """Return whether an arm that decides the verdict has failed: nothing else can save the case."""
+        deciding = (item.jobs[arm].key for arm in deciding_arms(item.verdict_arm) if arm in item.jobs)
+        return any(isinstance(self.scorer.outcomes.get(key), ScoreFailure) for key in deciding)
+
+    def _wanted(self, job: ScoreJob) -> bool:
+        """Return whether a case that has not ended needs `job`; all are held against the baseline's."""
+        open_cases = [item for item in self.prepared if item.case.case_id not in self.summaries]
+        baseline = self.prepared[0].jobs.values() if open_cases else ()
+        return any(job.key in item.keys for item in open_cases) or job.key in {item.key for item in baseline}
 
     def _judge(self, item: PreparedCase) -> None:
         self.manager.observe_before_case(item.case)
         started = time.monotonic()
-        outcomes = {arm: self.scorer.outcomes[job.key] for arm, job in item.jobs.items()}
+        outcomes = {
+            arm: self.scorer.outcomes[job.key] for arm, job in item.jobs.items() if job.key in self.scorer.outcomes
+        }
         failed = {arm: outcome for arm, outcome in outcomes.items() if isinstance(outcome, ScoreFailure)}
         for arm in deciding_arms(item.verdict_arm):
             if arm in failed:

@@ -118,8 +118,16 @@ class Scorer:
         self.outcomes: dict[str, Outcome] = {}
         self.rejected: set[str] = set()
 
-    def obtain(self, jobs: Iterable[ScoreJob], on_done: Callable[[ScoreJob], None]) -> None:
-        """Obtain every distinct job once; `on_done` is called after each, in the order in which they end."""
+    def obtain(
+        self,
+        jobs: Iterable[ScoreJob],
+        on_done: Callable[[ScoreJob], None],
+        wanted: Callable[[ScoreJob], bool] = lambda _: True,
+    ) -> None:
+        """Obtain every distinct job once; `on_done` is called after each, in the order in which they end.
+
+        wanted: asked before a job is scored; what nobody needs any more is left out.
+        """
         distinct = {job.key: job for job in jobs}
         waiting = []
         for job in distinct.values():
@@ -135,8 +143,13 @@ class Scorer:
         if launched:  # publishing needs torch here too; its import takes as long as that of the first engine
             threading.Thread(target=_import_torch, name="import-torch").start()
         for number, job in enumerate([*launched[:1], *plain_jobs, *launched[1:]], start=1):
+            if not wanted(job):
+                continue
             self.on_event({"event": "score", "label": job.label, "number": number, "total": total})
-            self.outcomes[job.key] = self._score(job)
+            self.outcomes[job.key] = outcome = self._score(job)
+            if isinstance(outcome, ScoreFailure):
+                reason = f"{outcome.status.value}: {outcome.reason.partition(chr(10))[0]}"
+                self.on_event({"event": "failed", "label": job.label, "reason": reason})
             on_done(job)
 
     def stored(self, job: ScoreJob) -> Outcome | None:

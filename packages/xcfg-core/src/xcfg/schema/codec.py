@@ -96,7 +96,8 @@ def _check(node: Any, source: str, path: str, depth: int) -> None:
 def read_strict(file: Path) -> Any:
     """Return the strict JSON document in `file`; ConfigError if it cannot be read."""
     try:
-        data = file.read_bytes()
+        with file.open("rb") as stream:
+            data = stream.read(MAX_BYTES + 1)
     except OSError as error:
         raise ConfigError(f"cannot be read: {error.strerror}", source=str(file)) from None
     return parse_strict(data, source=str(file))
