@@ -64,6 +64,13 @@ def compare(dump: AnyPath, *, plugins: PluginManager | None = None, reader: str 
     return compare_journey.compare_dump(Path(dump), plugins or load_plugins(), reader=reader)[1]
 
 
+def open_dump(
+    dump: AnyPath, *, plugins: PluginManager | None = None, reader: str | None = None
+) -> compare_journey.Dump:
+    """Return the dump in `dump` as one table over all its tokens, and which reader took it and why."""
+    return compare_journey.open_dump(Path(dump), plugins or load_plugins(), reader=reader)
+
+
 def verify(path: AnyPath, *, seals_only: bool = False) -> VerifySummary:
     """Check the evidence under `path` offline. Raises UsageError or NothingSelectedError when there is none."""
     return verify_journey.verify(Path(path), seals_only=seals_only)
