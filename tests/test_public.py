@@ -18,6 +18,7 @@ PUBLIC = [
     "iter_cases",
     "load",
     "load_plugins",
+    "open_dump",
     "plan",
     "run",
     "serve",
