@@ -59,16 +59,36 @@ def freeze(
     return freeze_journey.freeze(plugins or load_plugins(), chosen)
 
 
-def compare(dump: AnyPath, *, plugins: PluginManager | None = None, reader: str | None = None) -> Comparison:
-    """Return the comparison of a dump that holds both log probabilities. Raises XcfgError."""
-    return compare_journey.compare_dump(Path(dump), plugins or load_plugins(), reader=reader)[1]
+def compare(dump: AnyPath, train: AnyPath | None = None, **options: Any) -> Comparison:
+    """Return the comparison of a dump that holds both log probabilities, or of a rollout and a training file.
+
+    options: those of `open_dump`. Raises XcfgError.
+    """
+    return compare_journey.summarise(open_dump(dump, train, **options))[1]
 
 
 def open_dump(
-    dump: AnyPath, *, plugins: PluginManager | None = None, reader: str | None = None
+    dump: AnyPath,
+    train: AnyPath | None = None,
+    *,
+    plugins: PluginManager | None = None,
+    reader: str | None = None,
+    train_reader: str | None = None,
+    redacted: bool = False,
 ) -> compare_journey.Dump:
-    """Return the dump in `dump` as one table over all its tokens, and which reader took it and why."""
-    return compare_journey.open_dump(Path(dump), plugins or load_plugins(), reader=reader)
+    """Return a dump as one table over all its tokens, and which reader took it and why.
+
+    train: the file of the other side, joined by sample_id and position. reader, train_reader: names of dump
+    readers, for files that none or several recognise. redacted: ids become salted hashes. Raises XcfgError.
+    """
+    return compare_journey.open_dump(
+        Path(dump),
+        plugins or load_plugins(),
+        reader=reader,
+        other=None if train is None else Path(train),
+        other_reader=train_reader,
+        redacted=redacted,
+    )
 
 
 def verify(path: AnyPath, *, seals_only: bool = False) -> VerifySummary:
