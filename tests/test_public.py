@@ -15,6 +15,7 @@ PUBLIC = [
     "__version__",
     "compare",
     "freeze",
+    "freeze_dump",
     "iter_cases",
     "load",
     "load_plugins",

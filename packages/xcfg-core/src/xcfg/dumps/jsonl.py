@@ -10,7 +10,16 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from xcfg.dumps.columns import INTEGER, NUMBER, OPTIONAL, REQUIRED, Batch, check_batch, refuse_missing
+from xcfg.dumps.columns import (
+    INTEGER,
+    NUMBER,
+    OPTIONAL,
+    REQUIRED,
+    Batch,
+    check_batch,
+    is_canonical,
+    refuse_missing,
+)
 from xcfg.errors import ArtifactError, ConfigError
 from xcfg.schema.codec import parse_strict
 
@@ -24,13 +33,13 @@ class JsonlReader:
     """Reads canonical JSONL. Unknown columns are ignored; a known one stands in every row or in none."""
 
     def detect(self, path: Path) -> str:
-        """Return why the file is canonical JSONL: its first line is an object with the required columns."""
+        """Return why the file is canonical JSONL: its first line has the keys and a score."""
         try:
             with path.open("rb") as stream:
                 row = _row(_line(stream, str(path), 1), str(path), 1)
         except (OSError, ArtifactError):
             return ""
-        return "its first line has the canonical columns" if row and set(REQUIRED) <= set(row) else ""
+        return "its first line has the canonical columns" if row and is_canonical(row) else ""
 
     def read(self, path: Path) -> Iterator[dict[str, Any]]:
         """Yield batches of at most 16,384 rows; raises ArtifactError, naming the line."""

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from xcfg.artifacts.stored import StoredAttempt
 from xcfg.flow import compare as compare_journey
 from xcfg.flow import freeze as freeze_journey
+from xcfg.flow import freeze_dump as dump_journey
 from xcfg.flow import plan as plan_journey
 from xcfg.flow import run as run_journey
 from xcfg.flow import verify as verify_journey
@@ -59,11 +60,23 @@ def freeze(
     return freeze_journey.freeze(plugins or load_plugins(), chosen)
 
 
-def compare(dump: AnyPath, train: AnyPath | None = None, **options: Any) -> Comparison:
+def freeze_dump(
+    checkpoint: str, dump: AnyPath, output: AnyPath, *, plugins: PluginManager | None = None, **options: Any
+) -> Rollout:
+    """Freeze the tokens and scores of a dump; keywords are the fields of FreezeDumpOptions. Raises XcfgError."""
+    if options.get("train") is not None:
+        options["train"] = Path(options["train"])
+    chosen = dump_journey.FreezeDumpOptions(checkpoint=checkpoint, dump=Path(dump), output=Path(output), **options)
+    return dump_journey.freeze_dump(plugins or load_plugins(), chosen)
+
+
+def compare(dump: AnyPath | compare_journey.Dump, train: AnyPath | None = None, **options: Any) -> Comparison:
     """Return the comparison of a dump that holds both log probabilities, or of a rollout and a training file.
 
-    options: those of `open_dump`. Raises XcfgError.
+    dump: a path, or what `open_dump` returned. options: those of `open_dump`. Raises XcfgError.
     """
+    if isinstance(dump, compare_journey.Dump):
+        return compare_journey.summarise(dump)[1]
     return compare_journey.summarise(open_dump(dump, train, **options))[1]
 
 
