@@ -12,27 +12,77 @@ if TYPE_CHECKING:
 
 
 class SignatureTokens(Protocol):
-    """The N active tokens of S sequences, ordered by sequence and position, as every signature sees them.
+    """The N active tokens of S sequences, ordered by sequence and position, as every signature sees them."""
 
-    training, rollout: log probabilities as recorded, float64 [N], nats.
-    d: what is left to explain, float64 [N], nats: training - rollout, less what was named before.
-    scale: of honest rounding per token, float64 [N], nats, > 0, estimated from `d` itself by probability.
-    sequence: int64 [N], 0 ... S - 1. starts: int64 [S], first row of each sequence.
-    position, token_id: int64 [N]. rank, weight_version: int64 [N], or None where nobody says.
-    columns: the optional columns that the dump has, float64 [N], by name.
-    """
+    @property
+    def training(self) -> NDArray[np.float64]:
+        """Log probabilities of the training side as recorded, float64 [N], nats."""
+        ...
 
-    training: NDArray[np.float64]
-    rollout: NDArray[np.float64]
-    d: NDArray[np.float64]
-    scale: NDArray[np.float64]
-    sequence: NDArray[np.int64]
-    starts: NDArray[np.int64]
-    position: NDArray[np.int64]
-    token_id: NDArray[np.int64]
-    rank: NDArray[np.int64] | None
-    weight_version: NDArray[np.int64] | None
-    columns: Mapping[str, NDArray[np.float64]]
+    @property
+    def rollout(self) -> NDArray[np.float64]:
+        """Log probabilities of the rollout side as recorded, float64 [N], nats."""
+        ...
+
+    @property
+    def d(self) -> NDArray[np.float64]:
+        """What is left to explain, float64 [N], nats: training - rollout, less what was named before."""
+        ...
+
+    @property
+    def scale(self) -> NDArray[np.float64]:
+        """The usual |d| of tokens of this probability, float64 [N], nats, > 0, estimated from `d` itself."""
+        ...
+
+    @property
+    def relative(self) -> NDArray[np.float64]:
+        """|d| in units of the scale, at most 6, so that no outlier decides; float64 [N]."""
+        ...
+
+    @property
+    def logp(self) -> NDArray[np.float64]:
+        """The middle of both log probabilities, float64 [N], nats."""
+        ...
+
+    @property
+    def sequence(self) -> NDArray[np.int64]:
+        """0 ... S - 1, rising, int64 [N]."""
+        ...
+
+    @property
+    def starts(self) -> NDArray[np.int64]:
+        """First row of each sequence, int64 [S]."""
+        ...
+
+    @property
+    def cluster(self) -> NDArray[np.int64]:
+        """What counts as one independent draw: 0 ... C - 1, rising, int64 [N]; sequences, or blocks of few."""
+        ...
+
+    @property
+    def position(self) -> NDArray[np.int64]:
+        """Logical position within the sequence, int64 [N]."""
+        ...
+
+    @property
+    def token_id(self) -> NDArray[np.int64]:
+        """The token, int64 [N]."""
+        ...
+
+    @property
+    def rank(self) -> NDArray[np.int64] | None:
+        """Training rank, int64 [N]; None where nobody says."""
+        ...
+
+    @property
+    def weight_version(self) -> NDArray[np.int64] | None:
+        """Version of the weights that sampled the token, int64 [N]; None where nobody says."""
+        ...
+
+    @property
+    def columns(self) -> Mapping[str, NDArray[np.float64]]:
+        """The optional score columns that the dump has (training side), float64 [N], NaN where unknown."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -74,5 +124,3 @@ class Signature(Protocol):
         Called only where the columns in `needs` are there; it is called again on what an accepted form left over.
         """
         ...
-
-
