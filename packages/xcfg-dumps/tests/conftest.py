@@ -37,7 +37,7 @@ def expected(*sides: str, ids: tuple[str, str] = ("0", "1")) -> dict[str, list[A
     return columns
 
 
-def slime_sample(index: int, **changes: Any) -> dict[str, Any]:
+def slime_sample(index: int, /, **changes: Any) -> dict[str, Any]:
     """Sample.to_dict() of slime, with the fields of its dataclass."""
     return {
         "group_index": 0,
@@ -70,7 +70,7 @@ def slime_rollout(folder: Path, samples: Any = None, name: str = "rollout_3.pt",
     return path
 
 
-def slime_train_sample(index: int, **changes: Any) -> dict[str, Any]:
+def slime_train_sample(index: int, /, **changes: Any) -> dict[str, Any]:
     """One training sample of format_version 2: columns keep their plural names."""
     return {
         "data_parallel_rank": 1 - index,

@@ -106,11 +106,20 @@ class Numbers(list[Any]):
 
 
 def _single(item: Any) -> NDArray[Any] | None:
+    """Return one number as an array of the narrowest dtype that the runs beside it may have."""
     if item is None:
-        return np.array([np.nan])
-    if type(item) in (int, float, bool) and not (type(item) is int and abs(item) >= 2**63):
-        return np.array([item])
-    return None
+        return np.array([np.nan], dtype=np.float32)
+    if type(item) is float:
+        return _narrow(np.array([item]))
+    if type(item) is int and -(2**63) <= item < 2**63:
+        return np.array([item], dtype=np.int32 if -(2**31) <= item < 2**31 else np.int64)
+    return np.array([item]) if type(item) is bool else None
+
+
+def _narrow(values: NDArray[np.float64]) -> NDArray[Any]:
+    with np.errstate(over="ignore", invalid="ignore"):
+        narrow = values.astype(np.float32)
+    return narrow if np.array_equal(narrow, values, equal_nan=True) else values
 
 
 def load(buffer: bytes | mmap, start: int, stop: int, where: str) -> Any:
@@ -220,10 +229,7 @@ def _ints(run: bytes) -> NDArray[Any]:
 def _floats(run: bytes) -> NDArray[Any]:
     """Return a run of BINFLOAT as float32 where that is exact, else float64."""
     raw = np.frombuffer(run, dtype=np.uint8).reshape(-1, 9)[:, 1:]
-    values = np.ascontiguousarray(raw).view(">f8").reshape(-1).astype(np.float64)
-    with np.errstate(over="ignore", invalid="ignore"):
-        narrow = values.astype(np.float32)
-    return narrow if np.array_equal(narrow, values, equal_nan=True) else values
+    return _narrow(np.ascontiguousarray(raw).view(">f8").reshape(-1).astype(np.float64))
 
 
 def _text(m: _Machine) -> None:

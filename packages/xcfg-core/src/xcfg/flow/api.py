@@ -73,11 +73,10 @@ def freeze_dump(
 def compare(dump: AnyPath | compare_journey.Dump, train: AnyPath | None = None, **options: Any) -> Comparison:
     """Return the comparison of a dump that holds both log probabilities, or of a rollout and a training file.
 
-    dump: a path, or what `open_dump` returned. options: those of `open_dump`. Raises XcfgError.
+    dump: a file, or what `open_dump` returned. options: those of `open_dump`. Raises XcfgError.
     """
-    if isinstance(dump, compare_journey.Dump):
-        return compare_journey.summarise(dump)[1]
-    return compare_journey.summarise(open_dump(dump, train, **options))[1]
+    opened = dump if isinstance(dump, compare_journey.Dump) else open_dump(dump, train, **options)
+    return compare_journey.summarise(opened)[1]
 
 
 def open_dump(
