@@ -148,7 +148,7 @@ def test_redacted_request_ids_are_hashes_and_the_mask_stands(files, xcfg, checkp
 
 def test_tokens_outside_the_vocabulary_are_refused(files, manager, checkpoint, tmp_path):
     rows = [{**row, "token_id": row["token_id"] + 40} for row in ROLLOUT]
-    with pytest.raises(Exception, match="token id 52, and .* has a vocabulary of 50"):
+    with pytest.raises(Exception, match=r"token id 52, and .* has a vocabulary of 50"):
         freeze_dump(manager, FreezeDumpOptions(str(checkpoint), files(rows)[0], tmp_path / "f"))
     assert not (tmp_path / "f").exists()
 
