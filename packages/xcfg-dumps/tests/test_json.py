@@ -79,6 +79,25 @@ def test_a_nemo_rl_record_that_is_not_whole_is_refused(layouts, rows, tmp_path, 
     assert "line 1" in str(caught.value) or "sample 0" in str(caught.value) or "out of range" in says
 
 
+def test_log_probabilities_that_were_skipped_are_no_drift(layouts, rows, tmp_path):
+    """Under force_on_policy_ratio NeMo-RL logs zeros: failing means that a filler is compared."""
+    n = 12
+    record = layouts.nemo_record(0) | {
+        "token_ids": [list(range(n))],
+        "input_lengths": [n],
+        "token_loss_mask": [[0.0] + [1.0] * (n - 1)],
+        "generation_logprobs": [[0.0] + [-0.5] * (n - 1)],
+        "prev_logprobs": [[0.0] * n],
+    }
+    with pytest.raises(
+        ArtifactError, match="prev_logprobs is 0 on all 11 active tokens: it was not computed"
+    ) as caught:
+        rows("nemo-rl", layouts.jsonl(tmp_path, [record]))
+    assert "force_on_policy_ratio" in caught.value.hint
+    record["prev_logprobs"][0][5] = -1e-7
+    assert rows("nemo-rl", layouts.jsonl(tmp_path, [record])).count == n
+
+
 def test_a_missing_key_is_named(layouts, rows, tmp_path):
     record = layouts.nemo_record(0)
     del record["prev_logprobs"]

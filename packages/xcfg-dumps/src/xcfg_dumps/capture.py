@@ -23,7 +23,8 @@ from xcfg.errors import UsageError
 from xcfg.identity.rollout import Rollout, write_rollout
 from xcfg.schema.identity import CheckpointRef, SamplingRecord
 
-from xcfg_dumps.samples import Sample, after, batches
+from xcfg_dumps.nemo_rl import SKIPPED
+from xcfg_dumps.samples import Sample, after, batches, refuse_filler
 
 
 class Capture:
@@ -102,6 +103,7 @@ class Capture:
         for row, length in enumerate(int(item) for item in lengths):
             active = mask[row, :length].astype(np.bool_) & weights[row]
             active[:1] = False
+            refuse_filler(training[row, :length], active, f"prev_logprobs of row {row}", SKIPPED)
             self.add(self._name(), ids[row, :length], active, rollout[row, :length], training[row, :length])
         return self
 

@@ -4,7 +4,8 @@ Read for the layout: NVIDIA-NeMo/RL at 7ea279ab (2026-08-22, after v0.7.0), nemo
 (log_data), nemo_rl/utils/logger.py (log_batched_dict_as_jsonl writes batches of one, so every value is a list
 of one element), nemo_rl/models/policy/lm_policy.py. Log probabilities are aligned to token_ids and index 0 is a
 dummy 0 on both sides; rows are padded to the batch, input_lengths says how far they count; a token is trained on
-where token_loss_mask and sample_loss_mask are both 1. The distillation loop logs text only under the same name.
+where token_loss_mask and sample_loss_mask are both 1. Under force_on_policy_ratio prev_logprobs is all
+zeros, which is refused. The distillation loop logs text only under the same name.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ import numpy as np
 from xcfg.errors import ArtifactError
 
 from xcfg_dumps import records
-from xcfg_dumps.samples import Sample, batches, floats, mask, number, whole
+from xcfg_dumps.samples import Sample, batches, floats, mask, number, refuse_filler, whole
 
 KEYS = frozenset(("token_ids", "token_loss_mask", "generation_logprobs", "prev_logprobs"))
+SKIPPED = "NeMo-RL skips prev_logprobs under force_on_policy_ratio=True and logs zeros; switch it off for a step."
 SIDES = {"rollout": "generation_logprobs", "training": "prev_logprobs"}
 
 
@@ -53,6 +55,7 @@ def _sample(where: str, record: dict[str, Any]) -> Sample:
         )
     active = active[:length].copy()
     active[0] = False
+    refuse_filler(scores["training"][:length], active, f"{where}: prev_logprobs", SKIPPED)
     cut = {side: values[:length].copy() for side, values in scores.items()}
     for values in cut.values():
         values[0] = np.nan

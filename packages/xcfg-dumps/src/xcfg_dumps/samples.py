@@ -12,6 +12,7 @@ from xcfg.errors import ArtifactError
 
 ROWS = 1 << 16
 """Tokens of one batch, at least; a batch ends with a whole sample."""
+FILLER = 8
 _FLOATS: frozenset[type] = frozenset((float, int, type(None)))
 _WHOLE: frozenset[type] = frozenset((int,))
 _MASKS: frozenset[type] = frozenset((bool, int, float))
@@ -137,6 +138,16 @@ def after(values: NDArray[Any], total: int, where: str) -> NDArray[Any]:
     if len(values) > total:
         raise ArtifactError(f"{where} has {len(values)} values for {total} tokens")
     return np.concatenate([np.full(total - len(values), np.nan, dtype=values.dtype), values])
+
+
+def refuse_filler(values: NDArray[Any], active: NDArray[np.bool_], where: str, hint: str) -> None:
+    """Raise ArtifactError when every active value is exactly 0, which is what a loop writes that computed none.
+
+    In float32 a log probability is 0 only above 1 - 6e-8, so FILLER tokens of one sample that all are is no text.
+    """
+    chosen = values[active]
+    if len(chosen) >= FILLER and not chosen.any():
+        raise ArtifactError(f"{where} is 0 on all {len(chosen)} active tokens: it was not computed", hint=hint)
 
 
 def _shown(values: Any, good: frozenset[type]) -> str:

@@ -107,7 +107,7 @@ def _rollout(file: PtFile) -> Iterator[Sample]:
         if scores is None:
             raise ArtifactError(
                 f"{where} has no rollout_log_probs",
-                hint="Let the engine return them (slime: --use-rollout-logprobs or --use-tis keeps them).",
+                hint="slime's own rollout asks the engine for them; a custom one has to keep them in the Sample.",
             )
         active = _active(file, record, "loss_mask", length, len(tokens), where)
         if record.get("remove_sample"):
@@ -198,7 +198,7 @@ def _trained(file: PtFile, record: Mapping[str, Any], name: str, rank: Any) -> S
     if "training" not in found:
         raise ArtifactError(
             f"{where} has no log_probs; there are {', '.join(map(str, record))}",
-            hint="The trainer computes them unless it takes the rollout's (slime: --use-rollout-logprobs).",
+            hint="The last pipeline stage has them; older versions keep none under --use-rollout-logprobs.",
         )
     columns: dict[str, NDArray[Any]] = {"rank": np.full(len(tokens), number(rank, f"{where}: rank"), dtype=np.int16)}
     entropy = _scores(file, record, "entropy", length, where)

@@ -37,7 +37,7 @@ class Joined:
     def describe(self) -> str:
         """Return one sentence: what was joined and what was left out."""
         left = [
-            f"{len(names)} only in {file} ({', '.join(map(repr, names[:3]))}{', …' if len(names) > 3 else ''})"
+            f"{len(names)} only in {file} ({', '.join(f'{name!r:.60}' for name in names[:3])}{', …' if len(names) > 3 else ''})"
             for file, names in ((self.rollout, self.only_rollout), (self.training, self.only_training))
             if names
         ]
