@@ -49,7 +49,7 @@ def test_two_files_are_compared_in_either_order(files, manager, swapped):
     assert (edge.active_tokens, edge.max_abs, edge.bias) == (2, 0.5, -0.25)
     assert (comparison.status, summary.exit_code) == ("UNOBSERVABLE", 3)
     label = summary.cases[0].label
-    assert "secret-rollout.jsonl" in label and "secret-train.jsonl" in label and "joined 1 samples" in label
+    assert "secret-rollout.jsonl" in label and "secret-train.jsonl" in label and "samples 1, tokens 3" in label
 
 
 def test_nothing_in_common_is_empty_join_with_exit_3(files, manager):
@@ -79,7 +79,7 @@ def test_a_file_twice_is_refused(files, manager):
 def test_the_command_prints_the_join(files, xcfg):
     done = xcfg("compare", *files())
     assert done.exit_code == 3
-    assert "joined 1 samples" in done.output and "max 0.5" in done.output
+    assert "samples 1, tokens 3" in done.output and "max 0.5" in done.output
     document = json.loads(xcfg("compare", *files(), "--json").output)
     assert document["cases"][0]["edges"]["training_vs_rollout"]["max_abs"] == 0.5
 

@@ -8,6 +8,7 @@ import click
 
 from xcfg.cli._output import Session, common_options, emit, pass_session
 from xcfg.cli._run_table import show_edges, show_run
+from xcfg.schema.codec import evolve
 from xcfg.schema.summary import RunSummary
 
 
@@ -31,7 +32,8 @@ def compare(
     summary, comparison = summarise(dump)
 
     def show(document: RunSummary) -> None:
-        show_run(document)
+        click.echo("\n".join(dump.lines) + "\n")
+        show_run(evolve(document, cases=tuple(evolve(case, label=case.case_id) for case in document.cases)))
         show_edges(comparison, dump.table.sample_ids)
 
     emit(session, summary, show)

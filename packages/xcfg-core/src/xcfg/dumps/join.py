@@ -36,13 +36,12 @@ class Joined:
 
     def describe(self) -> str:
         """Return one sentence: what was joined and what was left out."""
-        left = [
-            f"{len(names)} only in {file} ({', '.join(f'{name!r:.60}' for name in names[:3])}{', …' if len(names) > 3 else ''})"
-            for file, names in ((self.rollout, self.only_rollout), (self.training, self.only_training))
-            if names
-        ]
-        text = f"joined {self.samples} samples, {self.tokens} tokens, by sample_id and position"
-        return "; ".join([text, *left])
+        lines = [f"joined by sample_id and position: samples {self.samples}, tokens {self.tokens}"]
+        for file, names in ((self.rollout, self.only_rollout), (self.training, self.only_training)):
+            if names:
+                some = ", ".join(f"{name!r:.60}" for name in names[:3]) + (", …" if len(names) > 3 else "")
+                lines.append(f"{len(names)} only in {file} ({some})")
+        return "; ".join(lines)
 
 
 def order_sides(first: Rows, second: Rows) -> tuple[Rows, Rows]:

@@ -33,17 +33,23 @@ class Part:
 class Dump:
     """A dump that was read: the reader's name, why it was chosen, and all its tokens.
 
-    path, reader, why: of the first file, or joined with ` + ` where the dump is two files. label: for people.
-    rows: what the table was made of. redacted: ids are hashes and no file is named.
+    path, reader, why: of the first file, or joined with ` + ` where the dump is two files. lines: for people,
+    what was recognised and why, and how two files met. rows: what the table was made of. redacted: ids are hashes
+    and no file is named.
     """
 
     path: Path
     reader: str
     why: str
     table: DumpTable
-    label: str = ""
+    lines: tuple[str, ...] = ()
     rows: Rows | None = None
     redacted: bool = False
+
+    @property
+    def label(self) -> str:
+        """The lines as one."""
+        return "; ".join(self.lines)
 
 
 def choose_reader(path: Path, manager: PluginManager, name: str | None) -> tuple[str, str, DumpReader]:
@@ -116,14 +122,13 @@ def open_dump(
     if redacted:
         rows, joined = redact(rows), joined and _anonymous(joined)
     table = table_of(rows, joined)
-    label = "redacted dump (" + ", ".join(part.reader for part in parts) + ")" if redacted else ""
-    label = label or " with ".join(part.label for part in parts)
+    lines = [f"a redacted dump ({part.reader})" if redacted else part.label for part in parts]
     return Dump(
         path=path,
         reader=" + ".join(part.reader for part in parts),
         why=" + ".join(part.why for part in parts),
         table=table,
-        label=label if joined is None else f"{label}; {joined.describe()}",
+        lines=tuple(lines if joined is None else [*lines, joined.describe()]),
         rows=rows,
         redacted=redacted,
     )
