@@ -127,7 +127,7 @@ def _next(comparison: Comparison, found: Recognised) -> str:
         return ""
     if not found.named and found.insufficient:
         return "export the columns named under `insufficient_data` and analyze again"
-    return "xcfg freeze CHECKPOINT PROMPTS OUTPUT  # then vary settings one at a time with xcfg run"
+    return "xcfg freeze --checkpoint CHECKPOINT --dump FILE --output FOLDER  # then vary settings with xcfg run"
 
 
 def _exit_code(status: str, named: bool) -> int:

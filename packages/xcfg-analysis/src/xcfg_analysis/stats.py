@@ -7,6 +7,7 @@ sequences is judged as one.
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 
@@ -14,7 +15,7 @@ import numpy as np
 
 from xcfg_analysis.tokens import Bool, Float, Int
 
-GRID = 20001
+GRID = 2001
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ class Line:
     @property
     def margin(self) -> float:
         """Half the width of the 95 % interval."""
-        return student_quantile(self.freedom) * self.error
+        return student_quantile(round(self.freedom, 2)) * self.error
 
 
 def student_tail(t: float, freedom: float) -> float:
@@ -61,10 +62,11 @@ def student_tail(t: float, freedom: float) -> float:
     return float(np.sum(0.5 * (heights[1:] + heights[:-1]) * np.diff(angle)))
 
 
+@functools.lru_cache(maxsize=256)
 def student_quantile(freedom: float, tail: float = 0.025) -> float:
     """Return t with P(T > t) = tail, by bisection."""
     low, high = 0.0, 1e3
-    for _ in range(60):
+    for _ in range(36):
         middle = 0.5 * (low + high)
         low, high = (middle, high) if student_tail(middle, freedom) > tail else (low, middle)
     return high

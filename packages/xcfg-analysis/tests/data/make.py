@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -43,7 +44,8 @@ PROMPTS = (
     "import numpy as np\n\ndef softmax(x):",
     "The market opened lower on Monday because",
 )
-LENGTH = 300
+PROMPTED = 6
+LENGTH = 262
 PADDING = 128
 
 
@@ -53,21 +55,20 @@ def load(checkpoint: Path, attention: str) -> torch.nn.Module:
 
 
 def sample(checkpoint: Path) -> list[tuple[list[int], int]]:
-    """Return (token ids, length of the prompt) per prompt, sampled at temperature 1 from the whole vocabulary."""
+    """Return (token ids, length of the prompt) per prompt, sampled at temperature 1 from the whole vocabulary.
+
+    All prompts are cut to one length, so that one unpadded batch samples them all.
+    """
     model, tokenizer = load(checkpoint, "sdpa"), AutoTokenizer.from_pretrained(checkpoint)
     generator = torch.Generator().manual_seed(11)
-    found = []
-    for prompt in PROMPTS:
-        ids = tokenizer(prompt)["input_ids"]
-        prompted, past, step = len(ids), None, torch.tensor([ids])
-        while len(ids) < LENGTH:
-            out = model(step, past_key_values=past, use_cache=True)
-            past = out.past_key_values
-            chance = torch.softmax(out.logits[0, -1].double(), -1)
-            ids.append(int(torch.multinomial(chance, 1, generator=generator)))
-            step = torch.tensor([ids[-1:]])
-        found.append((ids, prompted))
-    return found
+    ids = torch.tensor([tokenizer(prompt)["input_ids"][:PROMPTED] for prompt in PROMPTS])
+    past, step = None, ids
+    while ids.shape[1] < LENGTH:
+        out = model(step, past_key_values=past, use_cache=True)
+        past = out.past_key_values
+        step = torch.multinomial(torch.softmax(out.logits[:, -1].double(), -1), 1, generator=generator)
+        ids = torch.cat([ids, step], 1)
+    return [(row, PROMPTED) for row in ids.tolist()]
 
 
 def figures(
@@ -86,14 +87,12 @@ def figures(
     columns["rank"] = (z > at(z)[:, None]).sum(-1) + 1
     for name, temperature in TEMPERATURES.items():
         columns[f"logp_{name}"] = at(torch.log_softmax(z / temperature, -1))
-    ordered, order = p.sort(-1, descending=True, stable=True)
-    place = at(order.argsort(-1))
-    before = ordered.cumsum(-1) - ordered
-    inside = before < 0.9
-    columns["mass_p90"] = (ordered * inside).sum(-1)
-    columns["kept_p90"] = inside.gather(1, place[:, None])[:, 0]
+    ordered = p.sort(dim=-1, descending=True).values
+    columns["mass_p90"] = (ordered * (ordered.cumsum(-1) - ordered < 0.9)).sum(-1)
     columns["mass_k50"] = ordered[:, :50].sum(-1)
-    columns["kept_k50"] = place < 50
+    above = z > at(z)[:, None]
+    columns["kept_p90"] = (p * above).sum(-1) < 0.9
+    columns["kept_k50"] = columns["rank"] <= 50
     rows = torch.cat([z, torch.zeros(len(z), PADDING, dtype=torch.float64)], 1)
     columns["lse_zeros"] = torch.logsumexp(rows, -1)
     columns["lse_rows"] = torch.logsumexp(torch.cat([z, hidden.double() @ pad.double().T], 1), -1)
@@ -112,6 +111,20 @@ def score(model: torch.nn.Module, ids: list[int], first: int) -> dict[str, np.nd
     return figures(model.lm_head(hidden), hidden, torch.tensor(ids[first:]), pad.to(torch.bfloat16))
 
 
+def scored(checkpoint: Path, of: str, sequences: list[tuple[list[int], int]]) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield the tensors of one set: (token ids, first scored position) per sequence."""
+    lengths = [len(ids) - first for ids, first in sequences]
+    yield f"{of}.sequence", np.repeat(np.arange(len(sequences), dtype=np.int16), lengths)
+    yield f"{of}.position", np.concatenate([np.arange(at, len(ids), dtype=np.int16) for ids, at in sequences])
+    yield f"{of}.token_id", np.concatenate([np.array(ids[at:], dtype=np.int32) for ids, at in sequences])
+    for side, attention in SIDES.items():
+        model = load(checkpoint, attention)
+        parts = [score(model, ids, first) for ids, first in sequences]
+        for column in parts[0]:
+            dtype = bool if column.startswith("kept") else np.int32 if column == "rank" else np.float32
+            yield f"{of}.{side}.{column}", np.concatenate([part[column] for part in parts]).astype(dtype)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     for name in ("checkpoint", "rollout", "output"):
@@ -120,22 +133,14 @@ def main() -> None:
     torch.set_num_threads(1)
     torch.set_grad_enabled(False)
     rollout = read_rollout(given.rollout)
-    sets = {"short": [], "long": sample(given.checkpoint)}
-    for index in range(rollout.sequence_count):
-        span = rollout.span(index)
-        sets["short"].append((rollout.token_ids[span].tolist(), int(np.argmax(rollout.active[span]))))
-    tensors: dict[str, np.ndarray] = {}
-    for name, sequences in sets.items():
-        lengths = [len(ids) - first for ids, first in sequences]
-        tensors[f"{name}.sequence"] = np.repeat(np.arange(len(sequences), dtype=np.int16), lengths)
-        tensors[f"{name}.position"] = np.concatenate([np.arange(at, len(ids), dtype=np.int16) for ids, at in sequences])
-        tensors[f"{name}.token_id"] = np.concatenate([np.array(ids[at:], dtype=np.int32) for ids, at in sequences])
-        for side, attention in SIDES.items():
-            model = load(given.checkpoint, attention)
-            parts = [score(model, ids, first) for ids, first in sequences]
-            for column in parts[0]:
-                dtype = bool if column.startswith("kept") else np.int32 if column == "rank" else np.float32
-                tensors[f"{name}.{side}.{column}"] = np.concatenate([part[column] for part in parts]).astype(dtype)
+    short = [rollout.span(index) for index in range(rollout.sequence_count)]
+    sets = {
+        "short": [(rollout.token_ids[span].tolist(), int(np.argmax(rollout.active[span]))) for span in short],
+        "long": sample(given.checkpoint),
+    }
+    tensors = {
+        name: values for of, sequences in sets.items() for name, values in scored(given.checkpoint, of, sequences)
+    }
     provenance = {
         "model": rollout.manifest.checkpoint.uri,
         "checkpoint_digest": rollout.manifest.checkpoint.digest,

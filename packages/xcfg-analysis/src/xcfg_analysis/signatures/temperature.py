@@ -31,13 +31,13 @@ class Temperature:
         if line is None or abs(line.slope) < SMALLEST:
             return None
         prediction = _second_order(x, entropy, tokens.d, line.slope)
-        slope, low, high = (line.slope + sign * line.margin for sign in (0.0, -1.0, 1.0))
+        slope, margin = line.slope, line.margin
         ratio = 1.0 / (1.0 + slope) if slope > -0.9 else float("inf")
         return SignatureFit(
             p_value=line.two_sided,
             rest=tokens.d - prediction,
             concerned=np.abs(x) > np.median(np.abs(x)),
-            says=f"d = {slope:+.4f} (log p + H), 95 % interval {low:+.4f} to {high:+.4f}: "
+            says=f"d = {slope:+.4f} (log p + H), 95 % interval +-{margin:.4f}: "
             f"training logits are {1 + slope:.4f} times those of the rollout",
             where="all tokens, the more the less expected the token",
             fix=_fix(slope),
