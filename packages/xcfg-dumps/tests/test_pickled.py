@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from xcfg.errors import ArtifactError
 from xcfg_dumps import pickled
-from xcfg_dumps.pickled import ArrayRef, Numbers, TensorRef
+from xcfg_dumps.plain import ArrayRef, Numbers, TensorRef
 from xcfg_dumps.ptfile import is_pt, open_pt
 
 

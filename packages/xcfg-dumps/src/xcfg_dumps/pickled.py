@@ -12,13 +12,14 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
 from mmap import mmap
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from xcfg.errors import ArtifactError
+
+from xcfg_dumps.plain import ArrayRef, Numbers, Symbol, TensorRef, Text, narrow
 
 MAX_OBJECTS = 20_000_000
 """Containers, texts and single numbers of one file; runs of numbers count once."""
@@ -53,73 +54,6 @@ _INTS = re.compile(rb"(?:K[\s\S]|M[\s\S]{2}|J[\s\S]{4})++e")
 _FLOATS = re.compile(rb"(?:G[\s\S]{8})++e")
 _STRIDES = ((75, 2, "u1"), (77, 3, "<u2"), (74, 5, "<i4"))
 _MALFORMED = (struct.error, IndexError, KeyError, TypeError, ValueError, OverflowError, UnicodeDecodeError)
-
-
-@dataclass(frozen=True)
-class Symbol:
-    """A global that the file names; never imported."""
-
-    name: str
-
-
-@dataclass(frozen=True)
-class Text:
-    """A long text that stays in the file: its bytes are UTF-8."""
-
-    start: int
-    size: int
-
-
-@dataclass(frozen=True)
-class TensorRef:
-    """A tensor: dtype as torch calls it, the archive's key of its storage, and offset, shape and strides in items."""
-
-    dtype: str
-    key: str
-    numel: int
-    offset: int
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-
-
-@dataclass
-class ArrayRef:
-    """A numpy array or scalar: dtype string, shape, and its bytes as text in Latin-1 (protocol 2 has no bytes)."""
-
-    dtype: str = ""
-    shape: tuple[int, ...] = ()
-    data: bytes | Text | None = None
-
-
-class Numbers(list[Any]):
-    """A pickled list; long runs of numbers in it are numpy arrays, in their place."""
-
-    def array(self) -> NDArray[Any] | None:
-        """Return the list as one array of numbers, or None when it holds anything else."""
-        runs: list[NDArray[Any]] = []
-        for item in self:
-            run = item if isinstance(item, np.ndarray) else _single(item)
-            if run is None:
-                return None
-            runs.append(run)
-        return np.concatenate(runs) if runs else np.zeros(0, dtype=np.int64)
-
-
-def _single(item: Any) -> NDArray[Any] | None:
-    """Return one number as an array of the narrowest dtype that the runs beside it may have."""
-    if item is None:
-        return np.array([np.nan], dtype=np.float32)
-    if type(item) is float:
-        return _narrow(np.array([item]))
-    if type(item) is int and -(2**63) <= item < 2**63:
-        return np.array([item], dtype=np.int32 if -(2**31) <= item < 2**31 else np.int64)
-    return np.array([item]) if type(item) is bool else None
-
-
-def _narrow(values: NDArray[np.float64]) -> NDArray[Any]:
-    with np.errstate(over="ignore", invalid="ignore"):
-        narrow = values.astype(np.float32)
-    return narrow if np.array_equal(narrow, values, equal_nan=True) else values
 
 
 def load(buffer: bytes | mmap, start: int, stop: int, where: str) -> Any:
@@ -229,7 +163,7 @@ def _ints(run: bytes) -> NDArray[Any]:
 def _floats(run: bytes) -> NDArray[Any]:
     """Return a run of BINFLOAT as float32 where that is exact, else float64."""
     raw = np.frombuffer(run, dtype=np.uint8).reshape(-1, 9)[:, 1:]
-    return _narrow(np.ascontiguousarray(raw).view(">f8").reshape(-1).astype(np.float64))
+    return narrow(np.ascontiguousarray(raw).view(">f8").reshape(-1).astype(np.float64))
 
 
 def _text(m: _Machine) -> None:

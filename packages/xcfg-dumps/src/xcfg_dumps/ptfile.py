@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from xcfg.errors import ArtifactError
 
 from xcfg_dumps import pickled
-from xcfg_dumps.pickled import ArrayRef, Numbers, TensorRef, Text
+from xcfg_dumps.plain import ArrayRef, Numbers, TensorRef, Text
 
 MAX_MEMBERS = 4_000_000
 _MALFORMED = (zipfile.BadZipFile, struct.error, EOFError, LookupError, NotImplementedError, RuntimeError, ValueError)

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 from xcfg.errors import ArtifactError
 
-from xcfg_dumps.pickled import Numbers
+from xcfg_dumps.plain import Numbers
 from xcfg_dumps.ptfile import PtFile, is_pt, open_pt
 from xcfg_dumps.samples import Sample, after, batches, floats, mask, number, whole
 
