@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from xcfg.dumps import Rows, collect, collect_rows, join, order_sides, table_of
+from xcfg.dumps.columns import SCORES
 from xcfg.errors import ArtifactError
 
 
@@ -129,12 +130,22 @@ def test_the_order_of_the_files_is_free_and_the_sides_are_not(columns: Any) -> N
     assert order_sides(rollout, train) == order_sides(train, rollout) == (rollout, train)
     for first, second, says in (
         (both, both, "both files hold both log probabilities"),
-        (both, train, "'both.npz' holds both log probabilities"),
-        (rollout, both, "'both.npz' holds both log probabilities"),
         (rollout, rollout, "both hold the rollout side; the training side is missing"),
     ):
         with pytest.raises(ArtifactError, match=says):
             order_sides(first, second)
+
+
+def test_a_file_with_both_sides_gives_the_one_that_the_other_lacks() -> None:
+    """What a trainer dumps often repeats what the rollout recorded: the rollout's own file is the better witness."""
+    repeated = side("logp_train", TRAIN)
+    repeated.columns["logp_rollout"] = np.full(repeated.count, -9.0, dtype=np.float32)
+    alone = join(side("logp_rollout", ROLLOUT), side("logp_train", TRAIN))
+    for order in ((0, 1), (1, 0)):
+        files = (side("logp_rollout", ROLLOUT), repeated)
+        rows, report = join(*order_sides(files[order[0]], files[order[1]]))
+        assert all(np.array_equal(rows.columns[name], alone[0].columns[name], equal_nan=True) for name in SCORES)
+        assert report.describe() == f"{alone[1].describe()}; logp_rollout of {repeated.source} is not used"
 
 
 @pytest.mark.parametrize(("score", "missing"), [("logp_rollout", "training"), ("logp_train", "rollout")])

@@ -7,7 +7,7 @@ two sides then hold sequences of different lengths; samples that only one file h
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +23,7 @@ Keys = NDArray[np.int64]
 class Joined:
     """How two files met. samples, tokens: in both. only_rollout, only_training: samples that one file has.
 
-    example: a key of each side, for a join that found nothing.
+    unused: column and file that the other file replaces. example: a key of each side, for a join that found nothing.
     """
 
     rollout: str
@@ -32,6 +32,7 @@ class Joined:
     tokens: int
     only_rollout: tuple[str, ...] = ()
     only_training: tuple[str, ...] = ()
+    unused: str = ""
     example: str = ""
 
     def describe(self) -> str:
@@ -41,22 +42,20 @@ class Joined:
             if names:
                 some = ", ".join(f"{name!r:.60}" for name in names[:3]) + (", …" if len(names) > 3 else "")
                 lines.append(f"{len(names)} only in {file} ({some})")
-        return "; ".join(lines)
+        return "; ".join([*lines, *([self.unused] if self.unused else [])])
 
 
 def order_sides(first: Rows, second: Rows) -> tuple[Rows, Rows]:
-    """Return (rollout, training) of two files of one side each, in whichever order they were given.
+    """Return (rollout, training) of two files, in whichever order they were given.
 
-    Raises ArtifactError when one of them holds both sides already, or both hold the same one.
+    A file that holds both sides (a training dump often repeats what the rollout recorded) gives the one that the
+    other file lacks. Raises ArtifactError when both files hold both, or both the same one.
     """
-    for rows, other in ((first, second), (second, first)):
-        if len(rows.sides) == 2:
-            both = len(other.sides) == 2
-            raise ArtifactError(
-                f"{'both files hold' if both else f'{rows.source!r} holds'} both log probabilities; "
-                "there is nothing to join",
-                hint=f"Compare {'one of them' if both else f'{rows.source!r}'} alone.",
-            )
+    if len(first.sides) == len(second.sides) == 2:
+        raise ArtifactError(
+            "both files hold both log probabilities; there is nothing to join", hint="Compare one of them alone."
+        )
+    first, second = _lacking(first, second), _lacking(second, first)
     if first.sides == second.sides:
         missing = next(side for side in SIDE_COLUMNS if side not in first.sides)
         raise ArtifactError(
@@ -65,6 +64,15 @@ def order_sides(first: Rows, second: Rows) -> tuple[Rows, Rows]:
             hint=f"Give one file with {' and one with '.join(SIDE_COLUMNS.values())}.",
         )
     return (first, second) if first.sides == ("rollout",) else (second, first)
+
+
+def _lacking(rows: Rows, other: Rows) -> Rows:
+    """Return `rows` with only the side that `other` lacks, when it holds both."""
+    if len(rows.sides) < 2 or not other.sides:
+        return rows
+    unused = SIDE_COLUMNS[other.sides[0]]
+    kept = {name: values for name, values in rows.columns.items() if name != unused}
+    return replace(rows, columns=kept, unused=unused)
 
 
 def join(rollout: Rows, training: Rows) -> tuple[Rows, Joined]:
@@ -92,6 +100,7 @@ def join(rollout: Rows, training: Rows) -> tuple[Rows, Joined]:
         tokens=int(both.sum()),
         only_rollout=tuple(name for name, code in known.items() if not shared[code]),
         only_training=tuple(name for name, code in zip(training.sample_ids, codes, strict=True) if code < 0),
+        unused="; ".join(f"{rows.unused} of {rows.source} is not used" for rows in (rollout, training) if rows.unused),
         example="" if both.any() else f"{_example(rollout)} against {_example(training)}",
     )
     dtypes = {**rollout.dtypes, **training.dtypes}

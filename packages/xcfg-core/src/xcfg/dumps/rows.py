@@ -22,13 +22,14 @@ class Rows:
 
     columns: name -> [T]: `sequence`, `position`, `token_id` int32, `active` bool, scores float32 where that is
     exact and float64 otherwise, optional columns. sample_ids: S names. source: the file, for messages.
-    dtypes: side -> attested compute dtype.
+    dtypes: side -> attested compute dtype. unused: a score column that was left out, since another file brings it.
     """
 
     columns: Batch
     sample_ids: tuple[str, ...]
     source: str = "the dump"
     dtypes: Mapping[str, str] = field(default_factory=dict)
+    unused: str = ""
 
     @property
     def sides(self) -> tuple[str, ...]:
