@@ -4,7 +4,8 @@
 
 Draws of clean drift come from the sequences with even numbers of packages/xcfg-analysis/tests/data/natural.safetensors;
 the tests judge clean drift on the odd ones. For every draw and either direction each signature is fitted, and the
-share of the squared drift that its form removes is kept. The profile is the usual |d| by log probability.
+share of the squared drift that its form removes is kept (0 where its own test sees nothing, p >= 0.05). The profile
+is the usual |d| by log probability.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ PLANTED = ROOT / "packages/xcfg-analysis/tests/planted.py"
 TARGET = ROOT / "packages/xcfg-analysis/src/xcfg_analysis/null.json"
 DRAWS = 200
 KEPT = 20
+NOTABLE = 0.05
+"""A fit that its own test finds unremarkable counts as none."""
 POINTS = 12
 
 
@@ -53,7 +56,7 @@ def clean(plants, seed: int, parity: int, of: str) -> Tokens:
 def profile(plants) -> tuple[list[float], list[float]]:
     """Return log probabilities, rising, and the usual |d| there relative to p = 0.5, forced to rise towards p = 0."""
     logp, d = [], []
-    for of in ("short", "long"):
+    for of in plants.sets():
         even = plants.stored()[f"{of}.sequence"] % 2 == 0
         sides = [plants.stored()[f"{of}.{side}.logp"][even].astype(np.float64) for side in ("training", "rollout")]
         logp.append(0.5 * (sides[0] + sides[1]))
@@ -81,12 +84,13 @@ def main() -> int:
     null.load.cache_clear()
     tried = candidates(xcfg.load_plugins())
     shares: dict[str, list[float]] = {descriptor.name: [] for descriptor, _ in tried}
-    for of in ("short", "long"):
+    for of in plants.sets():
         for seed in range(DRAWS):
             tokens = clean(plants, seed, 0, of)
             for descriptor, signature in tried:
                 fit = signature.fit(tokens)
-                share = share_removed(tokens, fit) if isinstance(fit, SignatureFit) else 0.0
+                clear = isinstance(fit, SignatureFit) and fit.p_value < NOTABLE
+                share = share_removed(tokens, fit) if clear else 0.0
                 shares[descriptor.name].append(max(0.0, share))
     for name, values in shares.items():
         top = sorted(values, reverse=True)[:KEPT]

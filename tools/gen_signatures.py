@@ -22,13 +22,13 @@ from xcfg_analysis.tokens import active_tokens
 
 PAGE = ROOT / "docs/explanation/signatures.md"
 BLOCK = re.compile(r"(<!-- measured: (\w+) -->\n).*?(<!-- end measured -->)", re.DOTALL)
-SETS = ("short", "long")
 SEEDS = 6
 CLEAN = 120
 NOISE = 40
 
 plants = planted()
 tried = candidates(xcfg.load_plugins())
+SETS = plants.sets()
 
 
 def names(table) -> tuple[list[str], dict[str, str]]:
@@ -39,7 +39,7 @@ def names(table) -> tuple[list[str], dict[str, str]]:
 def draws() -> Iterator[object]:
     for of in SETS:
         for seed in range(SEEDS):
-            yield plants.draw(seed, of, 0.5 if of == "short" else 0.75)
+            yield plants.draw(seed, of, 0.75)
 
 
 def row(cells) -> str:
@@ -108,7 +108,7 @@ def pair_table() -> str:
     """Return how often both of two faults are named."""
     total = SEEDS * len(SETS)
     rows = []
-    for first, second in plants.PAIRS:
+    for first, second in (*plants.PAIRS, *plants.HARD_PAIRS):
         both, single, others = 0, Counter(), Counter()
         for it in draws():
             plants.PLANTS[first](it, 1.0)

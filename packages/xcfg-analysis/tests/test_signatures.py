@@ -14,15 +14,12 @@ from xcfg_analysis.tokens import active_tokens
 
 NAMES = [item.name for item in SIGNATURES]
 SEEDS = range(4)
-SETS = ("short", "long")
-HALF_MISSED: dict[str, int] = {}
-"""How many of the eight draws at half size may be missed; the generated table shows all of them."""
 
 
-def draws(plants, of=SETS, seeds=SEEDS):
-    for name in of:
+def draws(plants, seeds=SEEDS):
+    for name in plants.sets():
         for seed in seeds:
-            yield plants.draw(seed, name, 0.5 if name == "short" else 0.75)
+            yield plants.draw(seed, name, 0.75)
 
 
 def test_every_signature_has_a_plant_and_a_look_alike(plants):
@@ -32,7 +29,7 @@ def test_every_signature_has_a_plant_and_a_look_alike(plants):
 
 def test_the_natural_drift_is_what_the_tests_say(plants):
     """Failing means that the recorded scores are others: mean |d| of eager against sdpa is about 0.04."""
-    for of in SETS:
+    for of in plants.sets():
         it = plants.draw(0, of, 1.0)
         assert 0.02 < np.abs(it.natural).mean() < 0.08
         assert len(it.row) > 2000
@@ -113,7 +110,7 @@ def clean_draws():
 def test_clean_drift_accuses_nobody(plants, tried):
     """Failing means that honest rounding is called a fault. 240 draws of sequences the calibration never saw."""
     clean = clean_draws()
-    for of in SETS:
+    for of in plants.sets():
         for seed in range(5000, 5120):
             found = recognise(clean(plants, seed, 1, of), tried)
             assert [item.descriptor.name for item in found.named] == [], (of, seed)
@@ -122,7 +119,7 @@ def test_clean_drift_accuses_nobody(plants, tried):
 @pytest.mark.parametrize("kind", ["gaussian", "laplace", "student"])
 def test_unstructured_noise_accuses_nobody(kind, plants, names):
     """Failing means that any large enough difference is called a fault. 80 draws each, 240 in all."""
-    for of in SETS:
+    for of in plants.sets():
         for seed in range(40):
             assert names(plants.noisy(seed, kind, of).table()) == [], (of, seed)
 

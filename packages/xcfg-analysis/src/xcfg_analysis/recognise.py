@@ -29,6 +29,8 @@ LEAST_TOTAL = 0.02
 MARGIN = 1.5
 """Over the largest share among clean draws."""
 NEAR = 0.8
+UNRELATED = 0.7
+"""Where d varies more than this share of what log p varies by, the sides are hardly related: exact forms only."""
 ROUNDS = 4
 
 Candidate = tuple[SignatureDescriptor, Signature]
@@ -83,7 +85,10 @@ def recognise(tokens: Tokens, candidates: Sequence[Candidate]) -> Recognised:
         if whole == 0 or len(tokens.d) < 2:
             break
         standing = []
+        related = float(tokens.d.std()) < UNRELATED * float(tokens.training.std())
         for descriptor, signature in remaining:
+            if descriptor.tier > 0 and not related:
+                continue
             found = signature.fit(tokens)
             if isinstance(found, InsufficientData):
                 insufficient[descriptor.name] = found.reason

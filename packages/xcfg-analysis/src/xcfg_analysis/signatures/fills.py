@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 from xcfg.plugin.signature import SignatureFit
 
+from xcfg_analysis.stats import binomial_tail
 from xcfg_analysis.tokens import Bool, Float, Tokens
 
 LEAST = 3
 """How often a value stands before it counts as a placeholder."""
-FAR = 10.0
+FAR = 5.0
 """Scales of d, and FLOOR nats, beyond which a value cannot be the score of its token."""
 FLOOR = 0.1
-SHARE = 0.8
-"""Of the tokens with this value so many are far off."""
+SHARE = 0.5
+"""Of the tokens with this value so many are far off,"""
+RARE = 1e-5
+"""and so many would be far off by chance with this probability."""
 TRIED = 64
 
 
@@ -34,18 +35,19 @@ def _filled(tokens: Tokens, side: str, far: Bool) -> SignatureFit | None:
     distinct, counts = np.unique(values[far], return_counts=True)
     often = counts >= LEAST
     distinct, counts = distinct[often][:TRIED], counts[often][:TRIED]
+    chance = min(0.5, max(1, int(far.sum()) - int(counts.sum())) / len(far))
     filled: list[float] = []
     concerned = np.zeros(len(values), dtype=np.bool_)
     for value in distinct.tolist():
         here = values == value
-        if float(far[here].mean()) >= SHARE:
+        hits, trials = int(far[here].sum()), int(here.sum())
+        if hits >= SHARE * trials and binomial_tail(hits, trials, chance) < RARE:
             filled.append(value)
             concerned |= here
     if not filled:
         return None
     number = int(concerned.sum())
-    others = max(1, int((far & ~concerned).sum())) / max(1, int((~concerned).sum()))
-    p_value = math.exp(number * math.log(min(1.0, others))) * TRIED
+    p_value = binomial_tail(int(far[concerned].sum()), number, chance) * TRIED
     shown = ", ".join(f"{value:g} ({int((values == value).sum())} times)" for value in filled[:3])
     return SignatureFit(
         p_value=min(1.0, p_value),

@@ -74,7 +74,7 @@ class SomeRanks:
         named = ", ".join(str(int(rank)) for rank in sorted(ranks[high])[:8])
         signed = f", {found.shift:+.4f} nats on average" if found.shift else ""
         return SignatureFit(
-            p_value=min(1.0, found.line.upper * 2 ** min(len(ranks), MOST)),
+            p_value=min(1.0, found.line.upper * 2 ** min(len(ranks) - 1, MOST)),
             rest=found.rest,
             concerned=group,
             says=f"|d| is {found.ratio:.2f} times as large on rank {named} as on the other "

@@ -13,6 +13,8 @@ from xcfg_analysis.stats import through_origin
 from xcfg_analysis.tokens import Float, Tokens
 
 SMALLEST = 1e-4
+UNLIKE = 0.5
+"""The factors of log p and of H differ by at most this share."""
 WITHOUT = "it needs the column entropy (training side, nats)"
 
 
@@ -28,7 +30,7 @@ class Temperature:
         known = np.isfinite(x)
         x = np.where(known, x, 0.0)
         line = through_origin(x, tokens.d, tokens.cluster)
-        if line is None or abs(line.slope) < SMALLEST:
+        if line is None or abs(line.slope) < SMALLEST or not _balanced(tokens.training, entropy, tokens.d):
             return None
         prediction = _second_order(x, entropy, tokens.d, line.slope)
         slope, margin = line.slope, line.margin
@@ -45,6 +47,13 @@ class Temperature:
             "keep the same slope.",
             parameters={"slope": slope, "temperature_training_over_rollout": ratio},
         )
+
+
+def _balanced(logp: Float, entropy: Float, d: Float) -> bool:
+    """Whether log p and H, fitted apart, have about the same factor: values that merely mismatch follow log p alone."""
+    basis = np.nan_to_num(np.stack([logp, entropy], axis=1))
+    first, second = np.linalg.lstsq(basis, d, rcond=None)[0].tolist()
+    return first * second > 0 and abs(first - second) <= UNLIKE * max(abs(first), abs(second))
 
 
 def _second_order(x: Float, entropy: Float, d: Float, slope: float) -> Float:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 from xcfg.plugin.signature import InsufficientData, SignatureFit
 
-from xcfg_analysis.stats import through_origin
+from xcfg_analysis.stats import straight, through_origin
 from xcfg_analysis.tokens import Tokens
 
 NEAR = 0.25
-"""The fitted factor of log S lies this close to 1 or -1."""
+"""The fitted factor of log S, with and without a constant beside it, lies this close to 1 or -1."""
 ONE_SIDED = 0.97
 CLEAR = 4.0
 
@@ -25,7 +25,8 @@ class TruncatedSoftmax:
         known = np.isfinite(mass) & (mass > 0) & (mass <= 1.0 + 1e-6)
         x = np.log(np.where(known, np.minimum(mass, 1.0), 1.0))
         line = through_origin(x, tokens.d, tokens.cluster)
-        if line is None or abs(abs(line.slope) - 1.0) > NEAR:
+        free = straight(x, tokens.d, tokens.cluster)
+        if line is None or free is None or max(abs(abs(it.slope) - 1.0) for it in (line, free)) > NEAR:
             return None
         sign = 1.0 if line.slope > 0 else -1.0
         side = "rollout" if sign > 0 else "training"
