@@ -100,7 +100,7 @@ def alike_table() -> str:
             wrong += name in named
             others.update(other for other in named if other != name)
         other = ", ".join(f"`{key}` {count}" for key, count in others.most_common()) or "none"
-        rows.append((f"`{name}`", what, f"{wrong} / {total}", other))
+        rows.append((f"`{name}`", what.replace("|", "\\|"), f"{wrong} / {total}", other))
     return table(("signature", "look-alike", "falsely accused", "named instead"), rows)
 
 

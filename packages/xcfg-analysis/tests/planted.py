@@ -202,7 +202,7 @@ def versioned(it: Draw, size: float) -> None:
     """Drift grows to 5, 3 or 2 times its natural size over four weight versions."""
     version = it.place % 4
     it.extra["weight_version"] = version
-    it.extra["rank"] = (it.place // 2) % 4
+    it.extra["rank"] = (it.place // 4) % 4
     it.stretch(1 + 4 * size * version / 3)
 
 
@@ -291,7 +291,7 @@ def _look_boundary(it: Draw) -> None:
 
 def _look_version(it: Draw) -> None:
     it.extra["weight_version"] = it.place % 4
-    it.extra["rank"] = (it.place // 2) % 4
+    it.extra["rank"] = (it.place // 4) % 4
     it.stretch(np.where(np.isin(it.place % 4, (1,)), 3.0, 1.0))
 
 

@@ -91,7 +91,7 @@ def recognise(tokens: Tokens, candidates: Sequence[Candidate]) -> Recognised:
                 continue
             found = signature.fit(tokens)
             if isinstance(found, InsufficientData):
-                insufficient[descriptor.name] = found.reason
+                insufficient.setdefault(descriptor.name, found.reason)
             elif found is not None and (judged := _judge(descriptor, found, tokens, len(candidates), whole)):
                 standing.append(judged)
         if not standing:

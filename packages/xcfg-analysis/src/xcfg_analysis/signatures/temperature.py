@@ -53,7 +53,7 @@ def _balanced(logp: Float, entropy: Float, d: Float) -> bool:
     """Whether log p and H, fitted apart, have about the same factor: values that merely mismatch follow log p alone."""
     basis = np.nan_to_num(np.stack([logp, entropy], axis=1))
     first, second = np.linalg.lstsq(basis, d, rcond=None)[0].tolist()
-    return first * second > 0 and abs(first - second) <= UNLIKE * max(abs(first), abs(second))
+    return bool(first * second > 0 and abs(first - second) <= UNLIKE * max(abs(first), abs(second)))
 
 
 def _second_order(x: Float, entropy: Float, d: Float, slope: float) -> Float:

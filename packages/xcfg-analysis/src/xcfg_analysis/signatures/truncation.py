@@ -10,8 +10,9 @@ from xcfg_analysis.tokens import Tokens
 
 NEAR = 0.25
 """The fitted factor of log S, with and without a constant beside it, lies this close to 1 or -1."""
-ONE_SIDED = 0.97
-CLEAR = 4.0
+CLEAR = 1e-6
+LEAN = 0.3
+"""Without the column: d leans to one side when its mean is clear of 0 and at least this share of its rms."""
 
 
 class TruncatedSoftmax:
@@ -46,14 +47,14 @@ class TruncatedSoftmax:
 
 
 def _signs(tokens: Tokens) -> str:
-    clear = np.abs(tokens.d) > CLEAR * tokens.scale
-    if int(clear.sum()) >= 20:
-        share = float((tokens.d[clear] > 0).mean())
-        if max(share, 1 - share) >= ONE_SIDED:
-            side = "training" if share > 0.5 else "rollout"
-            return (
-                f"the large differences all have one sign, as a {side} side renormalised over top-k or top-p would "
-                "give; "
-                "export the column kept_mass to tell"
-            )
-    return "it needs the column kept_mass (probability kept by top-k or top-p)"
+    """Return why nothing can be said; where d leans to one side, which column would settle it."""
+    lean = through_origin(np.ones(len(tokens.d)), tokens.d, tokens.cluster)
+    rms = float(np.sqrt(np.mean(np.square(tokens.d))))
+    if lean is None or lean.two_sided > CLEAR or abs(lean.slope) < LEAN * rms:
+        return "it needs the column kept_mass (probability kept by top-k or top-p)"
+    side = "training" if lean.slope > 0 else "rollout"
+    return (
+        f"d leans to one side (mean {lean.slope:+.4f} nats), as a {side} side renormalised over top-k or top-p "
+        "would give; "
+        "export the column kept_mass to tell"
+    )
