@@ -10,6 +10,7 @@ import sys
 import numpy as np
 import pytest
 from xcfg.cli.main import main
+from xcfg.dumps import collect
 from xcfg.schema.analysis import ANALYSIS, Analysis
 from xcfg.schema.codec import convert, json_schema
 from xcfg_analysis.analyze import analyze_dump
@@ -192,6 +193,24 @@ def test_a_large_dump_is_fitted_on_whole_sequences(plants):
     assert 400 <= len(part.d) <= 1600
     lengths = np.diff(np.append(part.starts, len(part.d)))
     assert set(lengths.tolist()) <= set(np.diff(table.offsets).tolist())
+
+
+def test_a_sample_misses_no_rank():
+    """Failing means that sequences dealt to ranks in turn are sampled in step with them, so that a rank vanishes."""
+    count = 4000
+    batch = {
+        "sample_id": np.arange(count),
+        "position": np.ones(count, dtype=np.int64),
+        "token_id": np.ones(count, dtype=np.int64),
+        "active": np.ones(count, dtype=bool),
+        "logp_train": np.zeros(count),
+        "logp_rollout": np.zeros(count),
+        "rank": np.arange(count) % 8,
+    }
+    for limit in (400, 500, 1000, 2000):
+        part = active_tokens(collect([batch]), limit=limit)
+        assert len(part.d) == pytest.approx(limit, rel=0.05)
+        assert np.bincount(part.rank, minlength=8).min() > limit / 8 * 0.7
 
 
 def test_nothing_heavy_is_imported(write_rows):

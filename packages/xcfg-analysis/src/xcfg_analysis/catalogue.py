@@ -48,7 +48,7 @@ SIGNATURES = (
         name="temperature",
         summary="One side divides its logits by a temperature and the other does not.",
         factory=f"{WHERE}.temperature:Temperature",
-        optional=("entropy", "selected_logit", "logsumexp"),
+        optional=("entropy",),
         closed_form="d = s (log p + H), s = beta_training / beta_rollout - 1",
         tier=1,
     ),

@@ -36,7 +36,9 @@ def _head(found: Analysis) -> str:
     if found.reason:
         lines.append(found.reason)
     if found.fitted_tokens and found.fitted_tokens < found.tokens:
-        lines.append(f"signatures were fitted on {found.fitted_tokens} of them, in whole sequences at even distances")
+        lines.append(
+            f"signatures were fitted on {found.fitted_tokens} of them, in whole sequences spread over the dump"
+        )
     if found.unattested:
         lines.append(f"not attested by the file: {', '.join(found.unattested)}")
     return "\n".join(lines)

@@ -15,7 +15,8 @@ Int = NDArray[np.int64]
 Bool = NDArray[np.bool_]
 
 LIMIT = 1 << 20
-"""Active tokens that signatures are fitted on; of a larger dump, whole sequences at even distances are taken."""
+"""Active tokens that signatures are fitted on; of a larger dump, whole sequences spread over it are taken."""
+GOLDEN = 0.6180339887498949
 FEW = 8
 BLOCK = 64
 """With fewer than FEW sequences, blocks of BLOCK tokens of a sequence stand in for independent draws."""
@@ -62,13 +63,13 @@ class Tokens:
 
 
 def active_tokens(table: DumpTable, *, limit: int = LIMIT) -> Tokens:
-    """Return the active tokens of `table`, at most about `limit`, in whole sequences at even distances."""
+    """Return the active tokens of `table`, at most about `limit`, in whole sequences spread over the dump."""
     counts = np.add.reduceat(table.active.astype(np.int64), table.offsets[:-1]) if table.rows else np.zeros(0, np.int64)
     chosen = table.active
     total = int(counts.sum())
     if total > limit:
-        step = -(-total // limit)
-        keep = np.arange(len(counts)) % step == 0
+        # Multiples of the golden ratio: spread evenly, and in step with no period of ranks or prompts.
+        keep = (np.arange(len(counts)) * GOLDEN) % 1.0 < limit / total
         chosen = table.active & np.repeat(keep, np.diff(table.offsets))
     row = np.flatnonzero(chosen)
     sequence = np.repeat(np.arange(len(counts)), np.diff(table.offsets))[row]
