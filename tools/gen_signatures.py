@@ -23,8 +23,8 @@ from xcfg_analysis.tokens import active_tokens
 PAGE = ROOT / "docs/explanation/signatures.md"
 BLOCK = re.compile(r"(<!-- measured: (\w+) -->\n).*?(<!-- end measured -->)", re.DOTALL)
 SEEDS = 6
-CLEAN = 120
-NOISE = 40
+CLEAN = 200
+NOISE = 70
 
 plants = planted()
 tried = candidates(xcfg.load_plugins())
