@@ -1,27 +1,40 @@
-"""The plugin `analysis`: announces the commands that this version does not have yet."""
+"""The plugin `analysis`: fault signatures and `xcfg analyze`; announces the commands that are not there yet."""
 
 from __future__ import annotations
 
-from xcfg.plugin import CommandProvider, hookimpl
+from xcfg.plugin import CommandProvider, SignatureDescriptor, hookimpl
 
-COMMANDS = {
+from xcfg_analysis.catalogue import SIGNATURES
+
+PLANNED = {
     "cube": "Show the results of a run as a cube.",
-    "analyze": "Say which knob causes how much of the drift.",
     "minimize": "Find the smallest alignment that is enough.",
     "gate": "Judge a run in CI.",
 }
 
 
 @hookimpl
+def xcfg_signatures() -> tuple[SignatureDescriptor, ...]:
+    """Return the signatures of this package."""
+    return SIGNATURES
+
+
+@hookimpl
 def xcfg_commands() -> tuple[CommandProvider, ...]:
-    """Return the commands of this package; each is listed and refused when called."""
-    return tuple(
+    """Return `analyze`, and the planned commands, which are listed and refused when called."""
+    analyze = CommandProvider(
+        name="analyze",
+        summary="Name the fault behind the drift in a dump.",
+        factory="xcfg_analysis.command:analyze",
+    )
+    planned = tuple(
         CommandProvider(
             name=name,
             summary=summary,
             factory="",
             status="planned",
-            missing="no analysis is part of this version",
+            missing="runs cannot be analysed in this version, only dumps (xcfg analyze)",
         )
-        for name, summary in COMMANDS.items()
+        for name, summary in PLANNED.items()
     )
+    return (analyze, *planned)

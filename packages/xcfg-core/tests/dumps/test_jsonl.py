@@ -96,6 +96,8 @@ def line(**changes: Any) -> str:
         ('{"a": ' + "[" * 200 + "]" * 200 + "}\n", "nested too deeply"),
         ('{"a": ' + "[" * 30_000 + "}\n", "line 1"),
         ('{"a": "' + "x" * 70_000 + '"}\n', "longer than 65536 bytes"),
+        (line(sample_id="s").replace('"s"', '"\\ud800"'), "not valid Unicode"),
+        (line().replace("-1.0", "-1e999"), "line 1"),
         (b"\xff\xfe\x00\x01\n", "not UTF-8"),
         ('{"sample_id": 1' + "0" * 5000 + "}", "line 1"),
     ],

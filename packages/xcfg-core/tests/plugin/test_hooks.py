@@ -39,6 +39,7 @@ def test_transcript_of_a_plugin_with_all_hooks(load):
         "xcfg_debug_matrices",
         "xcfg_renderers",
         "xcfg_dump_readers",
+        "xcfg_signatures",
         "xcfg_profiles",
         "xcfg_commands",
         "xcfg_before_case case-a",

@@ -6,9 +6,9 @@ import sys
 
 import pytest
 from xcfg.errors import MissingDependencyError, PluginError
-from xcfg.plugin import CommandProvider, DebugMatrix
+from xcfg.plugin import CommandProvider, DebugMatrix, SignatureDescriptor
 from xcfg.plugin._compat import excludes_api, excludes_core, unmet
-from xcfg.plugin._offers import COMMANDS, KNOBS, MATRICES, OPERATORS, check_records
+from xcfg.plugin._offers import COMMANDS, KNOBS, MATRICES, OPERATORS, SIGNATURES, check_records
 from xcfg.plugin._resolve import describe, resolve
 from xcfg.schema.knobs import Choice, KnobDefinition
 from xcfg.schema.names import Lifecycle, SourceClass, Target
@@ -165,3 +165,14 @@ def test_describe_is_one_short_line():
     assert describe(ValueError("a\n b")) == "ValueError: a b"
     assert describe(ValueError()) == "ValueError"
     assert len(describe(ValueError("x" * 999))) == 300
+
+
+def test_a_signature_is_an_offer_like_any_other():
+    """Failing means that two signatures of one name are both tried, or that one without a factory is."""
+    lag = SignatureDescriptor(name="lag", summary="A lag.", factory="m:Lag", needs=["rank"])
+    (checked,) = check_records(SIGNATURES, (lag,))
+    assert checked.needs == ("rank",)
+    with pytest.raises(PluginError, match="the signature 'lag' twice"):
+        check_records(SIGNATURES, (lag, lag))
+    with pytest.raises(PluginError, match="not 'module:attr'"):
+        check_records(SIGNATURES, (SignatureDescriptor(name="x", summary="X.", factory=""),))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from xcfg.errors import ConfigError
 from xcfg.schema import codec
 from xcfg.schema._base import Record, Value
-from xcfg.schema.codec import MAX_DEPTH, convert, parse_strict, read_strict
+from xcfg.schema.codec import MAX_DEPTH, convert, parse_row, parse_strict, read_strict
 from xcfg.schema.names import Status
 
 
@@ -185,3 +185,34 @@ def test_a_fault_of_the_whole_document_stands_at_its_root(document):
 def test_a_knob_value_keeps_its_type(value):
     found = convert({"count": 1, "value": value}, Inner).value
     assert found == value and type(found) is type(value)
+
+
+@given(
+    st.dictionaries(
+        st.text(max_size=3) | st.just("a"),
+        st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3) | st.just([1]) | st.just({}),
+        max_size=4,
+    )
+)
+def test_a_row_is_read_as_the_strict_parser_reads_it_or_left_to_it(document):
+    """Failing means that the fast path of a dump accepts what the strict one refuses, or reads it otherwise."""
+    for ascii_only in (True, False):
+        text = json.dumps(document, ensure_ascii=ascii_only)
+        try:
+            line = text.encode()
+        except UnicodeEncodeError:
+            continue
+        row = parse_row(line)
+        if row is not None:
+            assert row == parse_strict(line) == document
+        else:
+            plain = all(type(value) in (str, int, float, bool, type(None)) for value in document.values())
+            finite = all(math.isfinite(value) for value in document.values() if type(value) is float)
+            assert not (plain and finite) or "\\" in text
+
+
+@pytest.mark.parametrize(
+    "line", [b"", b"[1]", b"1", b'{"a": 1, "a": 1}', b'{"a": NaN}', b'{"a": 1e999}', b'{"a": 1} x', b"\xff"]
+)
+def test_what_is_no_plain_row_is_left_to_the_strict_parser(line):
+    assert parse_row(line) is None

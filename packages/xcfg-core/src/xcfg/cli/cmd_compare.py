@@ -1,4 +1,4 @@
-"""`xcfg compare FILE`: the comparison of a dump that already holds both log probabilities."""
+"""`xcfg compare FILE` or `xcfg compare ROLLOUT TRAIN`: the comparison of a dump that somebody already has."""
 
 from __future__ import annotations
 
@@ -8,25 +8,32 @@ import click
 
 from xcfg.cli._output import Session, common_options, emit, pass_session
 from xcfg.cli._run_table import show_edges, show_run
+from xcfg.schema.codec import evolve
 from xcfg.schema.summary import RunSummary
 
 
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path))
+@click.argument("train", type=click.Path(path_type=Path), required=False)
 @click.option(
     "--format", "reader", metavar="NAME", help="The dump reader to use instead of the one that recognises FILE."
 )
+@click.option("--train-format", "train_reader", metavar="NAME", help="The same for TRAIN.")
+@click.option("--redact", is_flag=True, help="Replace sample and token ids by salted hashes, and name no file.")
 @common_options
 @pass_session
-def compare(session: Session, file: Path, reader: str | None) -> None:
-    """Compare the two log probabilities per token in FILE (canonical JSONL or safetensors)."""
+def compare(
+    session: Session, file: Path, train: Path | None, reader: str | None, train_reader: str | None, redact: bool
+) -> None:
+    """Compare the two log probabilities per token in FILE, or of FILE (one side) and TRAIN (the other)."""
     from xcfg.flow.compare import open_dump, summarise
 
-    dump = open_dump(file, session.manager, reader=reader)
+    dump = open_dump(file, session.manager, reader=reader, other=train, other_reader=train_reader, redacted=redact)
     summary, comparison = summarise(dump)
 
     def show(document: RunSummary) -> None:
-        show_run(document)
+        click.echo("\n".join(dump.lines) + "\n")
+        show_run(evolve(document, cases=tuple(evolve(case, label=case.case_id) for case in document.cases)))
         show_edges(comparison, dump.table.sample_ids)
 
     emit(session, summary, show)

@@ -1,4 +1,4 @@
-"""`xcfg freeze`: sample once with a real engine and freeze the rollout."""
+"""`xcfg freeze`: sample once with a real engine, or take the tokens of a dump, and freeze the rollout."""
 
 from __future__ import annotations
 
@@ -9,13 +9,20 @@ import click
 
 from xcfg.cli._output import Session, common_options, emit, pass_session
 from xcfg.errors import UsageError
+from xcfg.identity.rollout import Rollout
 from xcfg.schema._base import Value
 from xcfg.schema.codec import parse_strict
 
 
 @click.command()
 @click.option("--checkpoint", required=True, metavar="URI", help="builtin:NAME, or a Hugging Face folder.")
-@click.option("--prompts", required=True, type=click.Path(path_type=Path), help="JSONL of token_ids or text.")
+@click.option("--prompts", type=click.Path(path_type=Path), help="JSONL of token_ids or text, to be sampled.")
+@click.option("--dump", type=click.Path(path_type=Path), help="In place of prompts: any file that compare reads.")
+@click.option("--train", type=click.Path(path_type=Path), help="With --dump: the file of the other side.")
+@click.option("--format", "reader", metavar="NAME", help="With --dump: the reader to use.")
+@click.option("--train-format", "train_reader", metavar="NAME", help="With --train: the reader to use.")
+@click.option("--weight-version", type=int, metavar="N", help="With --dump: the version that CHECKPOINT has.")
+@click.option("--redact", "redacted", is_flag=True, help="With --dump: request ids become salted hashes.")
 @click.option("--output", required=True, type=click.Path(path_type=Path), help="The new folder of the rollout.")
 @click.option("--runtime", default="torch", show_default=True, metavar="NAME")
 @click.option("--devices", default="cpu", show_default=True, metavar="LIST")
@@ -45,18 +52,13 @@ from xcfg.schema.codec import parse_strict
 @common_options
 @pass_session
 def freeze(session: Session, **given: Any) -> None:
-    """Sample every prompt and freeze token ids, masks and recorded log probabilities in a new folder."""
+    """Freeze token ids, masks and recorded log probabilities in a new folder, from prompts or from a dump."""
     from xcfg.contract import load_contract
-    from xcfg.flow.freeze import FreezeOptions
-    from xcfg.flow.freeze import freeze as freeze_journey
 
-    devices = tuple(part.strip() for part in given.pop("devices").split(",") if part.strip())
-    settings = dict(_setting(text) for text in given.pop("settings"))
-    options = FreezeOptions(devices=devices, settings=settings, **given)
-    rollout = freeze_journey(session.manager, options)
+    rollout = _from_dump(session, given) if given["dump"] else _from_prompts(session, given)
     document = {
         "schema_version": "xcfg.freeze.v1",
-        "path": str(options.output),
+        "path": str(given["output"]),
         "sha256": rollout.sha256,
         "sequences": rollout.sequence_count,
         "tokens": rollout.manifest.token_count,
@@ -67,6 +69,39 @@ def freeze(session: Session, **given: Any) -> None:
         "checkpoint": {"uri": rollout.manifest.checkpoint.uri, "digest": rollout.manifest.checkpoint.digest},
     }
     emit(session, document, _show)
+
+
+def _from_prompts(session: Session, given: dict[str, Any]) -> Rollout:
+    from xcfg.flow.freeze import FreezeOptions
+    from xcfg.flow.freeze import freeze as freeze_journey
+
+    _refuse(("train", "reader", "train_reader", "weight_version", "redacted"), "--prompts")
+    if not given["prompts"]:
+        raise UsageError("there is nothing to freeze", hint="Give --prompts FILE to sample, or --dump FILE.")
+    options = {name: value for name, value in given.items() if name in FreezeOptions.__dataclass_fields__}
+    options["devices"] = tuple(part.strip() for part in given["devices"].split(",") if part.strip())
+    options["settings"] = dict(_setting(text) for text in given["settings"])
+    return freeze_journey(session.manager, FreezeOptions(**options))
+
+
+def _from_dump(session: Session, given: dict[str, Any]) -> Rollout:
+    from xcfg.flow.freeze_dump import FreezeDumpOptions, freeze_dump
+
+    shared = {"checkpoint", "output"}
+    _refuse(tuple(given.keys() - FreezeDumpOptions.__dataclass_fields__.keys() - shared), "--dump")
+    options = {name: value for name, value in given.items() if name in FreezeDumpOptions.__dataclass_fields__}
+    return freeze_dump(session.manager, FreezeDumpOptions(**options))
+
+
+def _refuse(names: tuple[str, ...], beside: str) -> None:
+    """Raise UsageError for options that were typed and mean nothing here."""
+    context = click.get_current_context()
+    typed = click.core.ParameterSource.COMMANDLINE
+    odd = [item for item in context.command.params if item.name in names]
+    odd = [item for item in odd if item.name and context.get_parameter_source(item.name) is typed]
+    if odd:
+        shown = ", ".join(item.opts[0] for item in odd)
+        raise UsageError(f"{shown} means nothing beside {beside}", hint="See `xcfg freeze --help`.")
 
 
 def _setting(text: str) -> tuple[str, Value]:

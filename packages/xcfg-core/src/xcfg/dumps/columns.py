@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -34,13 +35,24 @@ OPTIONAL: dict[str, str] = {
 INTEGER = frozenset(("position", "token_id", "weight_version", "rank", "token_rank", "phase", "step_batch"))
 NUMBER = frozenset(("logp_rollout", "logp_train", "selected_logit", "logsumexp", "entropy", "kept_mass"))
 SCORES = ("logp_rollout", "logp_train")
+SIDE_COLUMNS = {"rollout": "logp_rollout", "training": "logp_train"}
+KEYS = tuple(name for name in REQUIRED if name not in SCORES)
+"""What every batch has; beside them stand both scores, or one where the other side lies in another file."""
 BOUNDS = {"token_id": 2**31, "position": 2**31, "rank": 2**15, "weight_version": 2**31, "token_rank": 2**31}
 """Exclusive upper bounds; the lower bound is 0. What lies outside is no id, position or rank."""
 
 
+def is_canonical(names: Iterable[str]) -> bool:
+    """Whether `names` hold the keys and at least one of the two scores."""
+    present = set(names)
+    return present >= set(KEYS) and bool(present & set(SCORES))
+
+
 def refuse_missing(present: set[str], where: str) -> None:
-    """Raise ArtifactError unless every required column is among `present`."""
-    missing = sorted(set(REQUIRED) - present)
+    """Raise ArtifactError unless the keys and at least one of the two scores are among `present`."""
+    missing = sorted(set(KEYS) - present)
+    if not present & set(SCORES):
+        missing = sorted({*missing, *SCORES})
     if missing:
         hint = "; ".join(f"{name}: {REQUIRED[name]}" for name in missing)
         near = did_you_mean(missing[0], present)
@@ -49,6 +61,8 @@ def refuse_missing(present: set[str], where: str) -> None:
 
 def check_batch(batch: Batch, where: str) -> None:
     """Check columns, equal lengths, dtypes, bounds, and finite scores where active; raises ArtifactError.
+
+    One of the two scores may be absent from the whole batch: a file of one side, to be joined with another.
 
     Scores are float32 or float64 [N], `active` bool [N], integer columns of an integer dtype [N].
     """
@@ -65,7 +79,7 @@ def check_batch(batch: Batch, where: str) -> None:
     for name in (*INTEGER, "sample_id"):
         if name in batch and batch[name].dtype.kind in "iu" and len(batch[name]):
             _check_bounds(name, batch[name], where)
-    for name in SCORES:
+    for name in [name for name in SCORES if name in batch]:
         bad = np.flatnonzero(batch["active"] & ~np.isfinite(batch[name]))
         if len(bad):
             row = int(bad[0])

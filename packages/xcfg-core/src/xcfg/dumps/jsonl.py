@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from xcfg.dumps.columns import INTEGER, NUMBER, OPTIONAL, REQUIRED, Batch, check_batch, refuse_missing
+from xcfg.dumps.columns import (
+    INTEGER,
+    NUMBER,
+    OPTIONAL,
+    REQUIRED,
+    Batch,
+    check_batch,
+    is_canonical,
+    refuse_missing,
+)
 from xcfg.errors import ArtifactError, ConfigError
-from xcfg.schema.codec import parse_strict
+from xcfg.schema.codec import parse_row, parse_strict
 
 ROWS = 1 << 14
 LONGEST = 1 << 16
@@ -24,13 +32,13 @@ class JsonlReader:
     """Reads canonical JSONL. Unknown columns are ignored; a known one stands in every row or in none."""
 
     def detect(self, path: Path) -> str:
-        """Return why the file is canonical JSONL: its first line is an object with the required columns."""
+        """Return why the file is canonical JSONL: its first line has the keys and a score."""
         try:
             with path.open("rb") as stream:
                 row = _row(_line(stream, str(path), 1), str(path), 1)
         except (OSError, ArtifactError):
             return ""
-        return "its first line has the canonical columns" if row and set(REQUIRED) <= set(row) else ""
+        return "its first line has the canonical columns" if row and is_canonical(row) else ""
 
     def read(self, path: Path) -> Iterator[dict[str, Any]]:
         """Yield batches of at most 16,384 rows; raises ArtifactError, naming the line."""
@@ -72,6 +80,9 @@ def _line(stream: IO[bytes], where: str, number: int) -> bytes:
 
 
 def _row(line: bytes, where: str, number: int) -> dict[str, Any] | None:
+    row = parse_row(line)
+    if row is not None:
+        return row
     try:
         document = parse_strict(line, source=f"{where} line {number}")
     except ConfigError as error:
@@ -97,34 +108,41 @@ def _batch(rows: list[dict[str, Any]], columns: tuple[str, ...], where: str, fir
 
 
 def _column(name: str, values: list[Any], where: str, first: int) -> NDArray[Any]:
-    good = _check(name)
+    if not _TYPES[name].issuperset(map(type, values)):
+        _refuse(name, values, lambda value: type(value) in _TYPES[name], where, first)
+    if name == "active":
+        return np.array(values, dtype=np.bool_)
+    if name in INTEGER or (name == "sample_id" and int in set(map(type, values)) and str not in set(map(type, values))):
+        try:
+            return np.array(values, dtype=np.int64)
+        except OverflowError:
+            _refuse(name, values, lambda value: abs(value) < 2**63, where, first)
+    if name in NUMBER:
+        if int in set(map(type, values)):
+            _refuse(name, values, lambda value: type(value) is not int or abs(value) < 2**53, where, first)
+        return np.array(values, dtype=np.float64)  # null is NaN
+    if name == "sample_id":
+        _refuse(name, values, lambda value: value != "", where, first)
+    return np.array(values, dtype=object)
+
+
+_TYPES: dict[str, frozenset[type]] = {
+    "active": frozenset((bool,)),
+    "sample_id": frozenset((str, int)),
+    "source": frozenset((str, int, bool, type(None))),
+    **{name: frozenset((int,)) for name in INTEGER},
+    **{name: frozenset((float, int, type(None))) for name in NUMBER},
+}
+
+
+def _refuse(name: str, values: list[Any], good: Callable[[Any], bool], where: str, first: int) -> None:
+    """Raise ArtifactError for the first value that is not `good`, with its line; return when all are."""
     for number, value in enumerate(values, first):
         if not good(value):
             raise ArtifactError(
                 f"{where} line {number}: {name} is {_shown(value)}",
                 hint=f"{name}: {({**REQUIRED, **OPTIONAL})[name]}.",
             )
-    if name == "active":
-        return np.array(values, dtype=np.bool_)
-    if name in INTEGER:
-        return np.array(values, dtype=np.int64)
-    if name in NUMBER:
-        return np.array([math.nan if value is None else value for value in values], dtype=np.float64)
-    if name == "sample_id" and all(type(value) is int for value in values):
-        return np.array(values, dtype=np.int64)
-    return np.array(values, dtype=object)
-
-
-def _check(name: str) -> Any:
-    if name == "active":
-        return lambda value: type(value) is bool
-    if name in INTEGER:
-        return lambda value: type(value) is int and abs(value) < 2**63
-    if name in NUMBER:
-        return lambda value: value is None or type(value) is float or (type(value) is int and abs(value) < 2**53)
-    if name == "sample_id":
-        return lambda value: (type(value) is str and value != "") or (type(value) is int and abs(value) < 2**63)
-    return lambda value: value is None or isinstance(value, (str, int))
 
 
 def _shown(value: Any) -> str:

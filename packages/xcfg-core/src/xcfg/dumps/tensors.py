@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
-from xcfg.dumps.columns import OPTIONAL, REQUIRED, Batch, check_batch, refuse_missing
+from xcfg.dumps.columns import OPTIONAL, REQUIRED, Batch, check_batch, is_canonical, refuse_missing
 from xcfg.errors import ArtifactError
 
 ROWS = 1 << 18
@@ -30,7 +30,7 @@ class SafetensorsReader:
                 names = set(file.keys())
         except (OSError, ArtifactError, SafetensorError):
             return ""
-        return "its header has the canonical columns" if set(REQUIRED) <= names else ""
+        return "its header has the canonical columns" if is_canonical(names) else ""
 
     def attested(self, path: Path) -> dict[str, str]:
         """Return side -> compute dtype as the file's metadata attests to it; empty where it says nothing."""

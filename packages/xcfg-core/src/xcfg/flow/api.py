@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from xcfg.artifacts.stored import StoredAttempt
 from xcfg.flow import compare as compare_journey
 from xcfg.flow import freeze as freeze_journey
+from xcfg.flow import freeze_dump as dump_journey
 from xcfg.flow import plan as plan_journey
 from xcfg.flow import run as run_journey
 from xcfg.flow import verify as verify_journey
@@ -59,9 +60,47 @@ def freeze(
     return freeze_journey.freeze(plugins or load_plugins(), chosen)
 
 
-def compare(dump: AnyPath, *, plugins: PluginManager | None = None, reader: str | None = None) -> Comparison:
-    """Return the comparison of a dump that holds both log probabilities. Raises XcfgError."""
-    return compare_journey.compare_dump(Path(dump), plugins or load_plugins(), reader=reader)[1]
+def freeze_dump(
+    checkpoint: str, dump: AnyPath, output: AnyPath, *, plugins: PluginManager | None = None, **options: Any
+) -> Rollout:
+    """Freeze the tokens and scores of a dump; keywords are the fields of FreezeDumpOptions. Raises XcfgError."""
+    if options.get("train") is not None:
+        options["train"] = Path(options["train"])
+    chosen = dump_journey.FreezeDumpOptions(checkpoint=checkpoint, dump=Path(dump), output=Path(output), **options)
+    return dump_journey.freeze_dump(plugins or load_plugins(), chosen)
+
+
+def compare(dump: AnyPath | compare_journey.Dump, train: AnyPath | None = None, **options: Any) -> Comparison:
+    """Return the comparison of a dump that holds both log probabilities, or of a rollout and a training file.
+
+    dump: a file, or what `open_dump` returned. options: those of `open_dump`. Raises XcfgError.
+    """
+    opened = dump if isinstance(dump, compare_journey.Dump) else open_dump(dump, train, **options)
+    return compare_journey.summarise(opened)[1]
+
+
+def open_dump(
+    dump: AnyPath,
+    train: AnyPath | None = None,
+    *,
+    plugins: PluginManager | None = None,
+    reader: str | None = None,
+    train_reader: str | None = None,
+    redacted: bool = False,
+) -> compare_journey.Dump:
+    """Return a dump as one table over all its tokens, and which reader took it and why.
+
+    train: the file of the other side, joined by sample_id and position. reader, train_reader: names of dump
+    readers, for files that none or several recognise. redacted: ids become salted hashes. Raises XcfgError.
+    """
+    return compare_journey.open_dump(
+        Path(dump),
+        plugins or load_plugins(),
+        reader=reader,
+        other=None if train is None else Path(train),
+        other_reader=train_reader,
+        redacted=redacted,
+    )
 
 
 def verify(path: AnyPath, *, seals_only: bool = False) -> VerifySummary:

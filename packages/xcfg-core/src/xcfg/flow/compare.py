@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from xcfg.comparison import ScoreTable, compare
 from xcfg.contract import Contract, load_contract
-from xcfg.dumps import DumpTable, read_table
-from xcfg.errors import ArtifactError
+from xcfg.dumps import DumpTable
+from xcfg.flow.dumps import Dump, open_dump
 from xcfg.flow.summary import edge_summary
-from xcfg.plugin._resolve import resolve
 from xcfg.plugin.manager import PluginManager
-from xcfg.plugin.protocols import DumpReader
-from xcfg.plugin.provide import DumpReaderDescriptor
 from xcfg.schema.codec import evolve
 from xcfg.schema.names import Arm, Status, exit_code
 from xcfg.schema.result import Comparison
@@ -26,61 +22,23 @@ from xcfg.schema.summary import (
     Seconds,
 )
 
-
-def choose_reader(path: Path, manager: PluginManager, name: str | None) -> tuple[str, str, DumpReader]:
-    """Return the reader's name, why it was chosen, and the reader. Raises ArtifactError when none recognises it."""
-    if name is not None:
-        return name, "named on the command line", _make(manager.dump_reader(name).record)
-    offered = {item.record.name: item.record for item in manager.dump_readers()}
-    for candidate in sorted(offered):
-        reader = _make(offered[candidate])
-        why = reader.detect(path)
-        if why:
-            return candidate, why, reader
-    raise ArtifactError(
-        f"no reader recognises {str(path)!r}",
-        hint=f"Formats here: {', '.join(sorted(offered))}. Other formats come with xcfg-dumps.",
-    )
+__all__ = ["Dump", "compare_dump", "judge_dump", "open_dump", "summarise"]
 
 
-def _make(record: DumpReaderDescriptor) -> DumpReader:
-    factory: Any = resolve(record.factory)
-    reader: DumpReader = factory()
-    return reader
-
-
-@dataclass(frozen=True)
-class Dump:
-    """A dump that was read: the reader's name, why it was chosen, and all its tokens."""
-
-    path: Path
-    reader: str
-    why: str
-    table: DumpTable
-
-
-def open_dump(path: Path, manager: PluginManager, *, reader: str | None = None) -> Dump:
-    """Return the dump in `path`. Raises ArtifactError when it is not there, not recognised or not canonical."""
-    if not path.exists():
-        raise ArtifactError(f"{str(path)!r} does not exist", hint="Give a dump file that holds both log probabilities.")
-    name, why, chosen = choose_reader(path, manager, reader)
-    return Dump(path, name, why, read_table(chosen, path))
-
-
-def compare_dump(path: Path, manager: PluginManager, *, reader: str | None = None) -> tuple[RunSummary, Comparison]:
-    """Return the summary and the whole comparison of the dump in `path`."""
-    return summarise(open_dump(path, manager, reader=reader))
+def compare_dump(path: Path, manager: PluginManager, **options: Any) -> tuple[RunSummary, Comparison]:
+    """Return the summary and the whole comparison of the dump in `path`; options are those of `open_dump`."""
+    return summarise(open_dump(path, manager, **options))
 
 
 def summarise(dump: Dump) -> tuple[RunSummary, Comparison]:
     """Return the summary and the whole comparison of a dump that was read."""
-    path = dump.path
+    name = "redacted" if dump.redacted else dump.path.name
     contract = load_contract()
     comparison = judge_dump(dump.table, contract)
     case = CaseSummary(
-        case_id=f"dump-{path.name}",
+        case_id=f"dump-{name}",
         attempt_id="",
-        label=f"{path.name} ({dump.reader}: {dump.why})",
+        label=dump.label,
         status=comparison.status,
         assessment=comparison.assessment.assessment,
         reason=comparison.reason,
@@ -92,7 +50,7 @@ def summarise(dump: Dump) -> tuple[RunSummary, Comparison]:
     )
     summary = RunSummary(
         schema_version=RUN_SUMMARY,
-        experiment_id=path.name,
+        experiment_id=name,
         exit_code=exit_code([Status(comparison.status)]),
         runtimes={"rollout": "dump", "training": "dump"},
         contract=ContractSummary(source=contract.source, version=contract.version, digest=contract.ref.digest),
@@ -122,4 +80,7 @@ def judge_dump(table: DumpTable, contract: Contract) -> Comparison:
     )
     tables = {item.arm: item for item in (training, recorded)}
     comparison = compare(tables, table.as_rollout(), contract, verdict_arm=Arm.RECORDED.value).comparison
-    return evolve(comparison, unattested=table.unattested)
+    reason = comparison.reason
+    if comparison.status == Status.EMPTY_JOIN.value and table.joined is not None and table.joined.example:
+        reason = f"no sample_id and position stand in both files: {table.joined.example}"
+    return evolve(comparison, reason=reason, unattested=table.unattested)

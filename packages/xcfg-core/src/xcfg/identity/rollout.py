@@ -39,7 +39,7 @@ REQUIRED: dict[str, str] = {
     "segment": "int8",
     "weight_version": "int32",
 }
-OPTIONAL: dict[str, str] = {"recorded_logprob": "float32"}
+OPTIONAL: dict[str, str] = {"recorded_logprob": "float32", "recorded_training_logprob": "float32"}
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ from xcfg.plugin.provide import (
     DumpReaderDescriptor,
     Profile,
     RendererDescriptor,
+    SignatureDescriptor,
 )
 
 __all__ = [
@@ -36,5 +37,6 @@ __all__ = [
     "DumpReaderDescriptor",
     "Profile",
     "RendererDescriptor",
+    "SignatureDescriptor",
     "hookimpl",
 ]

@@ -18,6 +18,7 @@ from xcfg.plugin.provide import (
     DumpReaderDescriptor,
     Profile,
     RendererDescriptor,
+    SignatureDescriptor,
 )
 from xcfg.schema import codec
 from xcfg.schema._base import Record
@@ -79,10 +80,11 @@ MATRICES = Kind(
 )
 RENDERERS = Kind("xcfg_renderers", "renderer", "renderers", RendererDescriptor, _named, ("factory",))
 READERS = Kind("xcfg_dump_readers", "dump reader", "dump_readers", DumpReaderDescriptor, _named, ("factory",))
+SIGNATURES = Kind("xcfg_signatures", "signature", "signatures", SignatureDescriptor, _named, ("factory",))
 PROFILES = Kind("xcfg_profiles", "profile", "profiles", Profile, _named)
 COMMANDS = Kind("xcfg_commands", "command", "commands", CommandProvider, _named, ("factory",))
 
-KINDS = (KNOBS, OPERATORS, RUNTIMES, CHECKPOINTS, MATRICES, RENDERERS, READERS, PROFILES, COMMANDS)
+KINDS = (KNOBS, OPERATORS, RUNTIMES, CHECKPOINTS, MATRICES, RENDERERS, READERS, SIGNATURES, PROFILES, COMMANDS)
 """In the order of spec.py, which is the order in which the hooks of one plugin are called."""
 
 

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
         DumpReaderDescriptor,
         Profile,
         RendererDescriptor,
+        SignatureDescriptor,
     )
     from xcfg.schema.plan import ExperimentCase
     from xcfg.schema.summary import CaseSummary
@@ -136,6 +137,10 @@ class PluginManager:
         """Return every reader of foreign dumps."""
         return self._usable(_offers.READERS)
 
+    def signatures(self) -> tuple[Provided[SignatureDescriptor], ...]:
+        """Return every fault signature."""
+        return self._usable(_offers.SIGNATURES)
+
     def debug_matrices(self) -> tuple[Provided[DebugMatrix], ...]:
         """Return every debug matrix."""
         return self._usable(_offers.MATRICES)
@@ -182,6 +187,10 @@ class PluginManager:
     def dump_reader(self, name: str) -> Provided[DumpReaderDescriptor]:
         """Return one dump reader; errors as for `runtime`."""
         return self._by_name(_offers.READERS, name)
+
+    def signature(self, name: str) -> Provided[SignatureDescriptor]:
+        """Return one fault signature; errors as for `runtime`."""
+        return self._by_name(_offers.SIGNATURES, name)
 
     def debug_matrix(self, module: str) -> Provided[DebugMatrix]:
         """Return one debug matrix; errors as for `runtime`."""

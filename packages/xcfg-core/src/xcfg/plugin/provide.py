@@ -47,6 +47,26 @@ class DumpReaderDescriptor(Record):
     missing: str = ""
 
 
+class SignatureDescriptor(Record):
+    """Recognises one kind of fault in a table of both log probabilities. factory: xcfg.plugin.signature.Signature.
+
+    needs: columns without which it answers `insufficient data`; optional: columns that sharpen it.
+    closed_form: what the fault does to d = training - rollout, in words that fit one line.
+    tier: 0 exact, 1 a form of a column, 2 a named group of tokens, 3 generic; of forms that explain about the same
+    the lower tier is named.
+    """
+
+    name: str
+    summary: str
+    factory: str
+    needs: tuple[str, ...] = ()
+    optional: tuple[str, ...] = ()
+    closed_form: str = ""
+    tier: int = 3
+    status: str = "available"
+    missing: str = ""
+
+
 class Profile(Record):
     """A named preset over the planner: which knobs to vary, by path or by source class."""
 

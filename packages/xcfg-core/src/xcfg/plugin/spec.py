@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         DumpReaderDescriptor,
         Profile,
         RendererDescriptor,
+        SignatureDescriptor,
     )
     from xcfg.schema.knobs import KnobDefinition
     from xcfg.schema.operators import OperatorBackendDescriptor
@@ -62,6 +63,11 @@ def xcfg_renderers() -> tuple[RendererDescriptor, ...]:  # type: ignore[empty-bo
 @hookspec
 def xcfg_dump_readers() -> tuple[DumpReaderDescriptor, ...]:  # type: ignore[empty-body]
     """Return the dump readers of this package. Id: `name`."""
+
+
+@hookspec
+def xcfg_signatures() -> tuple[SignatureDescriptor, ...]:  # type: ignore[empty-body]
+    """Return the fault signatures of this package, which `xcfg analyze` tries. Id: `name`."""
 
 
 @hookspec

@@ -59,6 +59,37 @@ def parse_strict(text: str | bytes, *, source: str = "") -> Any:
     return document
 
 
+def _unique_pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(items)
+    if len(found) != len(items):
+        raise ValueError("a key stands twice")
+    return found
+
+
+def _no_constant(name: str) -> float:
+    raise ValueError(name)
+
+
+_ROWS = json.JSONDecoder(object_pairs_hook=_unique_pairs, parse_constant=_no_constant)
+_SCALARS = frozenset((str, int, float, bool, type(None)))
+
+
+def parse_row(line: bytes) -> dict[str, Any] | None:
+    """Return one line that holds an object of scalars, several times faster than `parse_strict`.
+
+    None for whatever is not plainly that, escapes included; `parse_strict` then says what it is.
+    """
+    if b"\\" in line:
+        return None
+    try:
+        row = _ROWS.decode(line.decode("utf-8"))
+    except (ValueError, RecursionError):  # also what json and UTF-8 raise
+        return None
+    if type(row) is not dict or not _SCALARS.issuperset(map(type, row.values())):
+        return None
+    return row if all(value - value == 0 for value in row.values() if type(value) is float) else None
+
+
 def _check_text(node: Any, source: str, path: str) -> None:
     if isinstance(node, dict):
         for key, value in node.items():

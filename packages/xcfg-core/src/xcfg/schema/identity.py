@@ -13,7 +13,8 @@ tensors over T tokens of S sequences.
 | selected_token_ids | int64 [T] | the token at this position, scored from the logits one before |
 | segment | int8 [T] | 0 prompt, 1 generated, 2 observation |
 | weight_version | int32 [T] | version of the weights that sampled the token |
-| recorded_logprob | float32 [T] | optional; NaN where nothing was recorded |
+| recorded_logprob | float32 [T] | optional, from sampling; NaN where nothing was recorded |
+| recorded_training_logprob | float32 [T] | optional, from the trainer; shown by `xcfg compare`, used by no run |
 """
 
 from __future__ import annotations

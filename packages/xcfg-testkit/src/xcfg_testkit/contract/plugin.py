@@ -11,7 +11,16 @@ from typing import Any, ClassVar
 
 import msgspec
 import pluggy
-from xcfg.plugin import PROJECT, CommandProvider, DebugMatrix, DumpReaderDescriptor, Profile, RendererDescriptor, spec
+from xcfg.plugin import (
+    PROJECT,
+    CommandProvider,
+    DebugMatrix,
+    DumpReaderDescriptor,
+    Profile,
+    RendererDescriptor,
+    SignatureDescriptor,
+    spec,
+)
 from xcfg.plugin.operators import load_factory, split_factory
 from xcfg.schema.codec import decode_json, pretty_json
 from xcfg.schema.knobs import KnobDefinition
@@ -28,6 +37,7 @@ RECORDS: dict[str, type[msgspec.Struct]] = {
     "xcfg_debug_matrices": DebugMatrix,
     "xcfg_renderers": RendererDescriptor,
     "xcfg_dump_readers": DumpReaderDescriptor,
+    "xcfg_signatures": SignatureDescriptor,
     "xcfg_profiles": Profile,
     "xcfg_commands": CommandProvider,
 }

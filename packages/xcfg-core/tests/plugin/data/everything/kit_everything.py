@@ -36,6 +36,12 @@ def xcfg_dump_readers():
 
 
 @hookimpl
+def xcfg_signatures():
+    TRANSCRIPT.append("xcfg_signatures")
+    return ()
+
+
+@hookimpl
 def xcfg_renderers():
     TRANSCRIPT.append("xcfg_renderers")
     return ()

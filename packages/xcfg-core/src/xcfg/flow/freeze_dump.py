@@ -1,0 +1,76 @@
+"""The other freeze journey: no engine samples, the tokens and scores of a dump become the frozen rollout."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from xcfg.dumps import Rows, frozen_rollout, join, order_sides
+from xcfg.dumps.redact import redact_names
+from xcfg.errors import UsageError
+from xcfg.flow.checkpoints import find_checkpoint
+from xcfg.flow.dumps import open_part
+from xcfg.flow.prompts import check_vocabulary
+from xcfg.identity.rollout import Rollout, write_rollout
+from xcfg.plugin.manager import PluginManager
+from xcfg.schema.identity import CheckpointRef, SamplingRecord
+
+
+@dataclass(frozen=True)
+class FreezeDumpOptions:
+    """What is frozen. train: the file of the other side, if it is apart. reader, train_reader: as for compare.
+
+    redacted: request ids become salted hashes; token ids stay, because an engine has to score them.
+    """
+
+    checkpoint: str
+    dump: Path
+    output: Path
+    train: Path | None = None
+    reader: str | None = None
+    train_reader: str | None = None
+    weight_version: int | None = None
+    redacted: bool = False
+
+
+def freeze_dump(manager: PluginManager, options: FreezeDumpOptions) -> Rollout:
+    """Write the dump as a frozen rollout to options.output (which must not exist) and return it.
+
+    The rollout's scores become `recorded_logprob`, the trainer's `recorded_training_logprob`; one side is enough.
+    How the tokens were sampled is not attested, and the manifest says so. Raises XcfgError.
+    """
+    if options.output.exists():
+        raise UsageError(
+            f"{str(options.output)!r} exists", hint="A frozen rollout is never overwritten; name another folder."
+        )
+    rows = _rows(manager, options)
+    checkpoint = find_checkpoint(options.checkpoint, manager)
+    check_vocabulary(_largest(rows), checkpoint, options.dump)
+    if options.redacted:
+        rows = Rows(rows.columns, redact_names(rows.sample_ids), "a redacted dump", rows.dtypes)
+    rollout = frozen_rollout(
+        rows,
+        checkpoint=CheckpointRef(
+            uri=checkpoint.uri, digest=checkpoint.digest, weight_version=options.weight_version or 0
+        ),
+        sampling=SamplingRecord(extra={"unattested": "a dump does not say how its tokens were sampled"}),
+        weight_version=options.weight_version,
+    )
+    write_rollout(rollout, options.output)
+    return rollout
+
+
+def _rows(manager: PluginManager, options: FreezeDumpOptions) -> Rows:
+    first = open_part(options.dump, manager, reader=options.reader).rows
+    if options.train is None:
+        return first
+    second = open_part(options.train, manager, reader=options.train_reader).rows
+    return join(*order_sides(first, second))[0]
+
+
+def _largest(rows: Rows) -> list[dict[str, object]]:
+    """Return the largest token id in the form of a prompt, named after its sample."""
+    if not rows.count:
+        return []
+    row = int(rows.columns["token_id"].argmax())
+    return [{"id": rows.sample_of(row), "token_ids": [int(rows.columns["token_id"][row])]}]

@@ -1,0 +1,175 @@
+"""The commands over dumps: two files, redacted output, and a dump in place of prompts."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from xcfg.cli.main import cli
+from xcfg.errors import ArtifactError, IdentityError
+from xcfg.flow.compare import compare_dump
+from xcfg.flow.dumps import open_dump
+from xcfg.flow.freeze_dump import FreezeDumpOptions, freeze_dump
+from xcfg.identity.rollout import read_rollout
+
+ROLLOUT = [
+    {"sample_id": "secret-a", "position": 0, "token_id": 11, "active": False, "logp_rollout": None},
+    {"sample_id": "secret-a", "position": 1, "token_id": 12, "active": True, "logp_rollout": -1.0},
+    {"sample_id": "secret-a", "position": 2, "token_id": 12, "active": True, "logp_rollout": -2.0},
+]
+TRAIN = [{**{k: v for k, v in row.items() if k != "logp_rollout"}, "logp_train": None} for row in ROLLOUT]
+TRAIN[1]["logp_train"], TRAIN[2]["logp_train"] = -1.5, -2.0
+
+
+@pytest.fixture
+def files(tmp_path):
+    def write(rollout=ROLLOUT, train=TRAIN):
+        for name, rows in (("secret-rollout", rollout), ("secret-train", train)):
+            (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        return tmp_path / "secret-rollout.jsonl", tmp_path / "secret-train.jsonl"
+
+    return write
+
+
+@pytest.fixture
+def xcfg():
+    def run(*words):
+        return CliRunner().invoke(cli, [str(word) for word in words], catch_exceptions=False)
+
+    return run
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_two_files_are_compared_in_either_order(files, manager, swapped):
+    first, second = files()[::-1] if swapped else files()
+    summary, comparison = compare_dump(first, manager, other=second)
+    edge = comparison.edges["training_vs_rollout"]
+    assert (edge.active_tokens, edge.max_abs, edge.bias) == (2, 0.5, -0.25)
+    assert (comparison.status, summary.exit_code) == ("UNOBSERVABLE", 3)
+    label = summary.cases[0].label
+    assert "secret-rollout.jsonl" in label and "secret-train.jsonl" in label and "samples 1, tokens 3" in label
+
+
+def test_nothing_in_common_is_empty_join_with_exit_3(files, manager):
+    first, second = files(train=[{**row, "sample_id": "other"} for row in TRAIN])
+    summary, comparison = compare_dump(first, manager, other=second)
+    assert (comparison.status, summary.exit_code, comparison.edges) == ("EMPTY_JOIN", 3, {})
+    assert "'secret-a', position 0" in comparison.reason and "'other', position 0" in comparison.reason
+
+
+def test_a_sample_that_one_file_lacks_is_said(files, manager):
+    more = [*ROLLOUT, {**ROLLOUT[1], "sample_id": "b"}]
+    label = compare_dump(files(more)[0], manager, other=files(more)[1])[0].cases[0].label
+    assert "1 only in secret-rollout.jsonl ('b')" in label
+
+
+def test_one_side_alone_names_the_other(files, manager):
+    with pytest.raises(ArtifactError, match="the training side is missing") as caught:
+        compare_dump(files()[0], manager)
+    assert "xcfg compare ROLLOUT TRAIN" in caught.value.hint
+
+
+def test_a_file_twice_is_refused(files, manager):
+    with pytest.raises(ArtifactError, match="both hold the rollout side"):
+        compare_dump(files()[0], manager, other=files()[0])
+
+
+def test_the_command_prints_the_join(files, xcfg):
+    done = xcfg("compare", *files())
+    assert done.exit_code == 3
+    assert "samples 1, tokens 3" in done.output and "max 0.5" in done.output
+    document = json.loads(xcfg("compare", *files(), "--json").output)
+    assert document["cases"][0]["edges"]["training_vs_rollout"]["max_abs"] == 0.5
+
+
+@pytest.mark.parametrize("form", [(), ("--json",)])
+def test_redacted_output_names_no_sample_no_token_and_no_file(files, xcfg, form):
+    """Failing means that a report which was meant to be shared shows what the prompt was."""
+    plain, hidden = (xcfg("compare", *files(), *form, *more) for more in ((), ("--redact",)))
+    assert "secret" in plain.output
+    assert "secret" not in hidden.output
+    assert "token 12:" not in hidden.output
+    assert plain.exit_code == hidden.exit_code == 3
+    assert hidden.output.count("0.5") == plain.output.count("0.5")
+
+
+def test_a_redacted_empty_join_shows_no_key(files, xcfg):
+    first, second = files(train=[{**row, "sample_id": "other"} for row in TRAIN])
+    done = xcfg("compare", first, second, "--redact")
+    assert done.exit_code == 3 and "EMPTY_JOIN" in done.output
+    assert "secret" not in done.output and "other" not in done.output
+
+
+def test_a_redacted_dump_keeps_mask_and_values(files, manager):
+    plain, hidden = (open_dump(files()[0], manager, other=files()[1], redacted=flag).table for flag in (False, True))
+    np.testing.assert_array_equal(plain.active, hidden.active)
+    np.testing.assert_array_equal(plain.training, hidden.training)
+    assert hidden.token_ids[1] == hidden.token_ids[2] != 12
+    assert hidden.sources == ("the rollout file", "the training file")
+
+
+@pytest.fixture
+def checkpoint(tmp_path):
+    from safetensors.numpy import save_file
+
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps({"vocab_size": 50}))
+    save_file({"w": np.zeros((2, 2), dtype=np.float32)}, folder / "model.safetensors")
+    return folder
+
+
+def test_a_dump_is_frozen_with_the_digest_of_its_checkpoint(files, manager, checkpoint, tmp_path):
+    rollout, train = files()
+    written = freeze_dump(manager, FreezeDumpOptions(str(checkpoint), rollout, tmp_path / "f", train=train))
+    back = read_rollout(tmp_path / "f", sha256=written.sha256)
+    assert back.token_ids.tolist() == [11, 12, 12]
+    np.testing.assert_array_equal(back.tensors["recorded_logprob"], np.float32([np.nan, -1.0, -2.0]))
+    np.testing.assert_array_equal(back.tensors["recorded_training_logprob"], np.float32([np.nan, -1.5, -2.0]))
+    assert back.manifest.checkpoint.digest and "unattested" in back.manifest.sampling.extra
+
+
+def test_one_side_is_enough_to_freeze(files, xcfg, checkpoint, tmp_path):
+    done = xcfg("freeze", "--dump", files()[0], "--checkpoint", checkpoint, "--output", tmp_path / "f", "--json")
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.output)["active_tokens"] == 2
+    tensors = read_rollout(tmp_path / "f").tensors
+    assert "recorded_logprob" in tensors and "recorded_training_logprob" not in tensors
+
+
+def test_redacted_request_ids_are_hashes_and_the_mask_stands(files, xcfg, checkpoint, tmp_path):
+    words = ("freeze", "--dump", files()[0], "--checkpoint", checkpoint, "--output", tmp_path / "f", "--redact")
+    assert xcfg(*words).exit_code == 0
+    assert "secret" not in (tmp_path / "f" / "manifest.json").read_text()
+    assert read_rollout(tmp_path / "f").active.tolist() == [False, True, True]
+
+
+def test_tokens_outside_the_vocabulary_are_refused(files, manager, checkpoint, tmp_path):
+    rows = [{**row, "token_id": row["token_id"] + 40} for row in ROLLOUT]
+    with pytest.raises(Exception, match=r"token id 52, and .* has a vocabulary of 50"):
+        freeze_dump(manager, FreezeDumpOptions(str(checkpoint), files(rows)[0], tmp_path / "f"))
+    assert not (tmp_path / "f").exists()
+
+
+def test_a_checkpoint_that_is_not_there_is_refused(files, manager, tmp_path):
+    with pytest.raises(IdentityError, match="is no folder here"):
+        freeze_dump(manager, FreezeDumpOptions("nowhere", files()[0], tmp_path / "f"))
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ((), "there is nothing to freeze"),
+        (("--dump", "x", "--temperature", "0.5"), "--temperature means nothing beside --dump"),
+        (("--dump", "x", "--prompts", "y"), "--prompts means nothing beside --dump"),
+        (("--prompts", "y", "--redact"), "--redact means nothing beside --prompts"),
+        (("--prompts", "y", "--weight-version", "1"), "--weight-version means nothing beside --prompts"),
+    ],
+)
+def test_options_of_the_other_kind_are_refused(xcfg, tmp_path, words, says):
+    from xcfg.errors import UsageError
+
+    with pytest.raises(UsageError, match=says):
+        xcfg("freeze", "--checkpoint", "m", "--output", tmp_path / "f", *words)
