@@ -167,7 +167,7 @@ def test_shapes_that_do_not_fit_are_refused(tmp_path):
 def test_a_missing_score_where_it_counts_is_refused(tmp_path):
     capture = Capture(tmp_path / "c", checkpoint="m").add("a", [1, 2], [False, True], [0.0, NAN], [0.0, -1.0])
     with pytest.raises(
-        ArtifactError, match="logp_rollout is nan on 1 active tokens, the first at sample a, position 1"
+        ArtifactError, match="logp_rollout is nan on 1 active tokens, the first at sample 'a', position 1"
     ):
         capture.write()
     assert not (tmp_path / "c").exists()

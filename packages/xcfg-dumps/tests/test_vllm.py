@@ -174,6 +174,6 @@ def test_a_null_at_a_sampled_token_names_the_sample(layouts, rows, tmp_path):
     logprobs = {"tokens": ["x"] * 3, "token_logprobs": [-1.0, None, -2.0]}
     path = layouts.jsonl(tmp_path, [layouts.completion_answer(0, {"logprobs": logprobs})])
     with pytest.raises(
-        ArtifactError, match="logp_rollout is nan on 1 active tokens, the first at sample 0, position 3"
+        ArtifactError, match="logp_rollout is nan on 1 active tokens, the first at sample '0', position 3"
     ):
         rows("openai", path)

@@ -70,7 +70,7 @@ def test_detect(tensors: Any, columns: Any, tmp_path: Path) -> None:
         (lambda c: c.update(position=c["position"].astype(np.float32)), "not integer"),
         (lambda c: c.update(sample_id=c["sample_id"].astype(np.float64)), "not integer or text"),
         (lambda c: c["logp_train"].__setitem__(1, np.nan), "logp_train is nan on 1 active tokens"),
-        (lambda c: c["logp_rollout"].__setitem__(4, -np.inf), "sample 3, position 1"),
+        (lambda c: c["logp_rollout"].__setitem__(4, -np.inf), "sample '3', position 1"),
         (lambda c: c["position"].__setitem__(2, 1), "duplicate rows"),
         (lambda c: c["active"].__setitem__(3, True), "logp_rollout is nan"),
         (lambda c: c.update(rank=np.full(5, 40_000)), "out of range"),

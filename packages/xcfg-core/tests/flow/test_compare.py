@@ -138,11 +138,30 @@ def test_an_empty_join_is_no_pass(contract):
         {"position": np.array([0, 1, 1, 0, 1])},
         {"position": np.array([0, 0, 2, 1, 1])},
         {"token_id": np.array([1, 2, -3, 4, 5])},
+        {name: np.array([0, 5, 5, 0, 5], dtype=np.float32) for name in ("logp_train", "logp_rollout")},
+        {"logp_rollout": np.array([0, -1, 1.01, 0, -3], dtype=np.float32)},
     ],
 )
 def test_a_dump_that_is_not_canonical_is_refused_whatever_it_attests(change, dump, manager):
     with pytest.raises(ArtifactError):
         compare_dump(dump(metadata=BOTH, **change), manager)
+
+
+def test_a_value_that_rounding_carried_above_0_is_read(dump, manager):
+    values = np.array([0, 0.0078125, -2, 0, -3], dtype=np.float32)
+    assert compare_dump(dump(metadata=BOTH, logp_train=values, logp_rollout=values), manager)[1].status == "PASS"
+
+
+def test_nothing_from_a_dump_reaches_a_terminal_unescaped(dump, jsonl, manager):
+    """Failing means that a dump from somebody else can move the cursor, or rewrite a verdict on the screen."""
+    hostile = "\x1b[31mEVIL\x1b[2J\u202e"
+    with pytest.raises(ArtifactError) as caught:
+        compare_dump(dump(metadata={**BOTH, "compute_dtype.rollout": f"float32{hostile}"}), manager)
+    assert "\x1b" not in str(caught.value)
+    with pytest.raises(ArtifactError) as caught:
+        compare_dump(jsonl([{**ROW, "sample_id": hostile, "logp_train": None}]), manager, reader="jsonl")
+    assert "EVIL" in str(caught.value)
+    assert "\x1b" not in str(caught.value) and "\u202e" not in str(caught.value)
 
 
 def test_a_file_nobody_recognises_is_refused_with_the_formats(tmp_path, manager):

@@ -48,6 +48,10 @@ def is_canonical(names: Iterable[str]) -> bool:
     return present >= set(KEYS) and bool(present & set(SCORES))
 
 
+IMPOSSIBLE = 1.0
+"""Nats above which a value is no log probability: rounding carries one above 0, but by far less."""
+
+
 def refuse_missing(present: set[str], where: str) -> None:
     """Raise ArtifactError unless the keys and at least one of the two scores are among `present`."""
     missing = sorted(set(KEYS) - present)
@@ -80,14 +84,32 @@ def check_batch(batch: Batch, where: str) -> None:
         if name in batch and batch[name].dtype.kind in "iu" and len(batch[name]):
             _check_bounds(name, batch[name], where)
     for name in [name for name in SCORES if name in batch]:
-        bad = np.flatnonzero(batch["active"] & ~np.isfinite(batch[name]))
-        if len(bad):
-            row = int(bad[0])
-            raise ArtifactError(
-                f"{where}: {name} is {float(batch[name][row])!r} on {len(bad)} active tokens, the first at "
-                f"sample {batch['sample_id'][row]!s}, position {int(batch['position'][row])}",
-                hint="An active token needs both log probabilities; mark tokens without one as not active.",
-            )
+        _refuse_scores(
+            name,
+            batch["active"] & ~np.isfinite(batch[name]),
+            batch,
+            where,
+            hint="An active token needs both log probabilities; mark tokens without one as not active.",
+        )
+        _refuse_scores(
+            name,
+            batch["active"] & (batch[name] > IMPOSSIBLE),
+            batch,
+            where,
+            hint="A log probability is at most 0: is this a loss, a probability or another column?",
+        )
+
+
+def _refuse_scores(name: str, bad: NDArray[np.bool_], batch: Batch, where: str, *, hint: str) -> None:
+    rows = np.flatnonzero(bad)
+    if len(rows):
+        row = int(rows[0])
+        sample = batch["sample_id"][row]
+        raise ArtifactError(
+            f"{where}: {name} is {float(batch[name][row])!r} on {len(rows)} active tokens, the first at "
+            f"sample {str(sample)!r:.80}, position {int(batch['position'][row])}",
+            hint=hint,
+        )
 
 
 def _check_dtype(name: str, values: NDArray[Any], where: str) -> None:

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from xcfg.dumps.rows import Rows
 from xcfg.errors import ArtifactError, UsageError
 from xcfg.identity.rollout import Rollout, make_rollout
+from xcfg.schema.codec import evolve
 from xcfg.schema.identity import (
     SEGMENT_GENERATED,
     SEGMENT_OBSERVATION,
@@ -36,13 +37,14 @@ def frozen_rollout(
         raise ArtifactError(f"{rows.source!r} holds no token", hint="There is nothing to freeze.")
     _refuse_gaps(rows)
     columns = rows.columns
-    active, dropped = _of_version(rows, weight_version)
-    if not active.any():
+    active: NDArray[np.bool_] = columns["active"]
+    versions = columns.get("weight_version")
+    version = _version(rows, weight_version, checkpoint.weight_version)
+    if not bool((active if versions is None else active & (versions == version)).any()):
         raise ArtifactError(
-            f"{rows.source!r} has no active token" + (f" of weight version {weight_version}" if dropped else ""),
+            f"{rows.source!r} has no active token" + (f" of weight version {version}" if active.any() else ""),
             hint="A frozen rollout has tokens to compare.",
         )
-    versions = columns.get("weight_version")
     tensors: dict[str, NDArray[np.generic]] = {
         "token_ids": columns["token_id"],
         "offsets": rows.offsets,
@@ -51,19 +53,18 @@ def frozen_rollout(
         "position_ids": columns["position"],
         "selected_token_ids": columns["token_id"],
         "segment": _segments(rows),
-        "weight_version": np.zeros(rows.count, dtype=np.int32) if versions is None else versions,
+        "weight_version": np.full(rows.count, version, dtype=np.int32) if versions is None else versions,
     }
     for tensor, score in (("recorded_logprob", "logp_rollout"), ("recorded_training_logprob", "logp_train")):
         if score in columns:
             tensors[tensor] = columns[score]
     return make_rollout(
         tensors,
-        checkpoint=checkpoint,
+        checkpoint=evolve(checkpoint, weight_version=version),
         tokenizer=tokenizer,
         sampling=sampling,
         request_ids=list(rows.sample_ids),
         attesters=dict.fromkeys(("token_ids", "recorded_logprob", "masks", "position_ids", "tokenizer"), "manifest"),
-        inactive_other_version=dropped,
         generator={"dump": rows.source, "compute_dtypes": dict(rows.dtypes)},
     )
 
@@ -82,26 +83,23 @@ def _refuse_gaps(rows: Rows) -> None:
         )
 
 
-def _of_version(rows: Rows, wanted: int | None) -> tuple[NDArray[np.bool_], int]:
-    """Return the active mask over tokens of one weight version, and how many tokens that leaves out."""
-    active: NDArray[np.bool_] = rows.columns["active"]
+def _version(rows: Rows, wanted: int | None, otherwise: int) -> int:
+    """Return the weight version that the checkpoint has; `otherwise` where the dump names none."""
     versions = rows.columns.get("weight_version")
-    found = np.zeros(0, dtype=np.int32) if versions is None else np.unique(versions[active])
-    if wanted is None:
-        if len(found) > 1:
-            shown = ", ".join(map(str, found[:8].tolist()))
-            raise UsageError(
-                f"the active tokens of {rows.source!r} come from several weight versions: {shown}",
-                hint="Say which one the checkpoint is, with --weight-version N; the tokens of others are then not "
-                "active.",
-            )
-        return active, 0
-    if versions is None:
+    found = np.zeros(0, dtype=np.int32) if versions is None else np.unique(versions[rows.columns["active"]])
+    if wanted is not None and versions is None:
         raise UsageError(
             f"{rows.source!r} names no weight version", hint="Leave --weight-version out, or dump the column."
         )
-    kept = active & (versions == wanted)
-    return kept, int(active.sum() - kept.sum())
+    if wanted is None and len(found) > 1:
+        shown = ", ".join(map(str, found[:8].tolist()))
+        raise UsageError(
+            f"the active tokens of {rows.source!r} come from several weight versions: {shown}",
+            hint="Say which one the checkpoint is, with --weight-version N; the tokens of others are then not active.",
+        )
+    if wanted is not None:
+        return wanted
+    return int(found[0]) if len(found) else otherwise
 
 
 def _segments(rows: Rows) -> NDArray[np.int8]:

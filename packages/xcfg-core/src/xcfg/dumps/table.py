@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,6 +30,7 @@ from xcfg.schema.identity import (
 )
 
 SIDES = ("training", "rollout")
+DTYPE_NAME = re.compile(r"[A-Za-z0-9_.]{0,32}")
 SCORE_COLUMNS = tuple(name for name in OPTIONAL if name not in ("weight_version", "rank", "source"))
 
 
@@ -114,6 +116,9 @@ def read_rows(reader: DumpReader, path: Path) -> Rows:
     """Return the rows of the dump in `path`, of one side or both. Raises ArtifactError when it is not canonical."""
     try:
         dtypes = reader.attested(path) if isinstance(reader, AttestingReader) else {}
+        for side, dtype in dtypes.items():
+            if not DTYPE_NAME.fullmatch(dtype):
+                raise ArtifactError(f"{path.name} attests to a compute dtype of {side} that is no name: {dtype!r:.80}")
         return collect_rows(reader.read(path), dtypes=dtypes, source=path.name)
     except OSError as error:
         raise ArtifactError(f"{str(path)!r} cannot be read: {error.strerror}") from None
