@@ -57,13 +57,13 @@ def planted_table() -> str:
     for name, plant in plants.PLANTS.items():
         cells, others = [f"`{name}`"], Counter()
         for size in plants.SIZES:
-            hits = 0
+            hits: Counter[str] = Counter()
             for it in draws():
                 plant(it, size)
                 named, _ = names(it.table())
-                hits += name in named
+                hits[it.of] += name in named
                 others.update(other for other in named if other != name)
-            cells.append(f"{hits} / {total}")
+            cells.append(", ".join(f"{hits[of]} / {SEEDS}" for of in SETS))
         cells.append(", ".join(f"`{other}` {count}" for other, count in others.most_common()) or "none")
         rows.append(cells)
     return table(("signature", "full size", "half", "a quarter", f"falsely accused beside it, of {3 * total}"), rows)

@@ -20,6 +20,8 @@ from xcfg.dumps import DumpTable, collect
 DATA = Path(__file__).with_name("data") / "natural.safetensors"
 COLUMNS = {"selected_logit": "logit", "logsumexp": "lse", "entropy": "entropy", "token_rank": "rank"}
 SIZES = (1.0, 0.5, 0.25)
+HIGHEST = 1.0
+"""Nats; noise can carry a value above 0, and what lies above this is no log probability to any reader."""
 
 
 @cache
@@ -81,14 +83,14 @@ class Draw:
         self.roll = self.train - (self.train - self.roll) * factor
 
     def table(self) -> DumpTable:
-        """Return the draw as a dump with all optional columns but `without`."""
+        """Return the draw as a dump with all optional columns but `without`, and no value above HIGHEST."""
         batch: dict[str, Any] = {
             "sample_id": self.place,
             "position": self.position,
             "token_id": self.token_id,
             "active": self.active,
-            "logp_train": self.train.astype(np.float32),
-            "logp_rollout": self.roll.astype(np.float32),
+            "logp_train": np.minimum(self.train, HIGHEST).astype(np.float32),
+            "logp_rollout": np.minimum(self.roll, HIGHEST).astype(np.float32),
         }
         for name, column in COLUMNS.items():
             values = stored()[f"{self.of}.training.{column}"][self.row]
