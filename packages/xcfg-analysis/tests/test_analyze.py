@@ -50,6 +50,21 @@ def test_a_named_fault_ends_with_1_and_shows_its_tokens(plants, write_table, cap
     assert all(document[name] == [] for name in EMPTY)
 
 
+def test_a_redacted_analysis_finds_the_same_and_names_nothing(plants, write_table, capsys):
+    """Failing means that what is posted in a public issue names a customer's samples."""
+    it = plants.draw(0, share=1.0)
+    plants.eos_token(it, 1.0)
+    path = write_table(it.table())
+    plain, hidden = (json.loads(run(capsys, path, "--json", *more)[1]) for more in ((), ("--redact",)))
+    assert [item["name"] for item in hidden["signatures"]] == [item["name"] for item in plain["signatures"]]
+    assert hidden["tokens"] == plain["tokens"] and hidden["mismatches"] == plain["mismatches"]
+    shown = {(one["sample_id"], one["token_id"]) for item in hidden["signatures"] for one in item["evidence"]}
+    assert shown
+    assert not shown & {(one["sample_id"], one["token_id"]) for item in plain["signatures"] for one in item["evidence"]}
+    assert path.name not in json.dumps(hidden)
+    assert path.name not in run(capsys, path, "--redact")[1]
+
+
 def test_the_document_is_what_the_schema_says(plants, write_table, capsys):
     """Failing means that `xcfg schema analysis` promises something else than `xcfg analyze --json` prints."""
     _, out, _ = run(capsys, write_table(plants.draw(1).table()), "--json")

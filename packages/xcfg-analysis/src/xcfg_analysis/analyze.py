@@ -25,15 +25,21 @@ MEASURED = (Status.PASS.value, Status.MISMATCH.value, Status.UNOBSERVABLE.value)
 
 
 def analyze_dump(
-    paths: Sequence[Path], *, plugins: Any = None, reader: str | None = None, train_reader: str | None = None
+    paths: Sequence[Path],
+    *,
+    plugins: Any = None,
+    reader: str | None = None,
+    train_reader: str | None = None,
+    redacted: bool = False,
 ) -> Analysis:
     """Return the analysis of a dump in one file, or in two (rollout and training side). Raises XcfgError.
 
+    redacted: sample and token ids are salted hashes, and no file is named.
     exit_code: 0 nothing over the threshold and no signature; 1 a mismatch or a signature; 3 not comparable, which
     includes a dump without an attested compute dtype in which no signature was found.
     """
     manager = plugins or xcfg.load_plugins()
-    dump = xcfg.open_dump(*paths, plugins=manager, reader=reader, train_reader=train_reader)
+    dump = xcfg.open_dump(*paths, plugins=manager, reader=reader, train_reader=train_reader, redacted=redacted)
     comparison = xcfg.compare(dump)
     edge = comparison.edges.get(EDGE)
     tokens = active_tokens(dump.table)
@@ -51,8 +57,8 @@ def analyze_dump(
         exit_code=_exit_code(comparison.status, bool(named)),
         status=comparison.status,
         reason=comparison.reason,
-        source=tuple(path.name for path in paths),
-        recognised=f"{dump.reader}: {dump.why}",
+        source=() if redacted else tuple(path.name for path in paths),
+        recognised=dump.reader if redacted else f"{dump.reader}: {dump.why}",
         tokens=0 if edge is None else edge.active_tokens,
         sequences=len(dump.table.sample_ids),
         fitted_tokens=len(tokens.d),

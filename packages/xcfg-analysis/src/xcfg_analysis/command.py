@@ -15,6 +15,7 @@ from xcfg.schema import codec
     "--format", "reader", metavar="NAME", help="The dump reader to use instead of the one that recognises FILE."
 )
 @click.option("--train-format", "train_reader", metavar="NAME", help="The same for the second FILE.")
+@click.option("--redact", is_flag=True, help="Replace sample and token ids by salted hashes, and name no file.")
 @click.option("--json", "_json", is_flag=True, expose_value=False, help="Print one JSON document.")
 @click.option("--debug", "_debug", is_flag=True, expose_value=False, help="Show the traceback of an error.")
 @click.option(
@@ -26,7 +27,9 @@ from xcfg.schema import codec
     help="Leave out a plugin; may be given several times.",
 )
 @click.pass_context
-def analyze(context: click.Context, files: tuple[Path, ...], reader: str | None, train_reader: str | None) -> None:
+def analyze(
+    context: click.Context, files: tuple[Path, ...], reader: str | None, train_reader: str | None, redact: bool
+) -> None:
     """Name the fault behind the drift in a dump: one FILE with both sides, or two, rollout and training."""
     from xcfg_analysis.analyze import analyze_dump
     from xcfg_analysis.show import text
@@ -34,7 +37,7 @@ def analyze(context: click.Context, files: tuple[Path, ...], reader: str | None,
     if len(files) > 2:
         raise click.UsageError(f"{len(files)} files were given; a dump is one file, or one per side")
     session: Any = context.obj
-    found = analyze_dump(files, plugins=session.manager, reader=reader, train_reader=train_reader)
+    found = analyze_dump(files, plugins=session.manager, reader=reader, train_reader=train_reader, redacted=redact)
     session.emitted = True
     if session.json:
         click.echo(codec.pretty_json(found), nl=False)
