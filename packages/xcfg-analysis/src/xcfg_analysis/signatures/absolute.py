@@ -13,7 +13,7 @@ from xcfg.plugin.signature import SignatureFit
 
 from xcfg_analysis.tokens import Bool, Float, Tokens
 
-STEPS = (0.5, 0.25, 0.125, 0.0625, 0.03125, 0.015625)
+STEPS = tuple(2.0**-power for power in range(1, 7))
 SMALL = 1.0
 """Log probabilities above -1 show the step: a rounded log probability would have one of 1/256 or less there."""
 LEAST = 12

@@ -27,7 +27,7 @@ class PaddedVocabulary:
         sign = 1.0 if float(tokens.d.sum()) > 0 else -1.0
         errors = [float(np.square(sign * tokens.d - _form(lse, middle + shift)).sum()) for shift in GRID]
         best = middle + float(GRID[int(np.argmin(errors))])
-        for step in (0.125, 0.06, 0.03, 0.015, 0.008):
+        for step in (0.125, 0.0625, 0.03125, 0.015625, 0.0078125):
             near = [best - step, best, best + step]
             best = near[int(np.argmin([float(np.square(sign * tokens.d - _form(lse, log)).sum()) for log in near]))]
         x = sign * _form(lse, best)

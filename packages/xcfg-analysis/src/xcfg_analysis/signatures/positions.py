@@ -119,7 +119,7 @@ class BlockBoundary:
 
 
 def _quarters(y: Float, position: Int) -> list[float]:
-    edges = np.unique(np.quantile(position, [0.25, 0.5, 0.75]))
+    edges = np.unique(np.quantile(position, np.arange(1, 4) / 4))
     which = np.searchsorted(edges, position, side="left")
     counts = np.bincount(which)
     return [float(value) for value in np.bincount(which, y) / np.maximum(counts, 1)]
