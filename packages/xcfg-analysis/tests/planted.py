@@ -20,7 +20,7 @@ from xcfg.dumps import DumpTable, collect
 DATA = Path(__file__).with_name("data") / "natural.safetensors"
 COLUMNS = {"selected_logit": "logit", "logsumexp": "lse", "entropy": "entropy", "token_rank": "rank"}
 SIZES = (1.0, 0.5, 0.25)
-HIGHEST = 1.0
+HIGHEST = 0.5
 """Nats; noise can carry a value above 0, and what lies above this is no log probability to any reader."""
 
 
@@ -34,6 +34,11 @@ def stored() -> dict[str, np.ndarray]:
 def sets() -> tuple[str, ...]:
     """Return the names of the sets that the data file holds."""
     return tuple(name for name in ("short", "long") if f"{name}.sequence" in stored())
+
+
+def mirrored(logp: np.ndarray) -> np.ndarray:
+    """Return `logp` with what lies above HIGHEST mirrored at it: a limit would make one value of many."""
+    return np.where(logp > HIGHEST, 2 * HIGHEST - logp, logp)
 
 
 @dataclass
@@ -89,8 +94,8 @@ class Draw:
             "position": self.position,
             "token_id": self.token_id,
             "active": self.active,
-            "logp_train": np.minimum(self.train, HIGHEST).astype(np.float32),
-            "logp_rollout": np.minimum(self.roll, HIGHEST).astype(np.float32),
+            "logp_train": mirrored(self.train).astype(np.float32),
+            "logp_rollout": mirrored(self.roll).astype(np.float32),
         }
         for name, column in COLUMNS.items():
             values = stored()[f"{self.of}.training.{column}"][self.row]

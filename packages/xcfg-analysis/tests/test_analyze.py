@@ -50,6 +50,34 @@ def test_a_named_fault_ends_with_1_and_shows_its_tokens(plants, write_table, cap
     assert all(document[name] == [] for name in EMPTY)
 
 
+def test_sides_that_are_hardly_related_are_called_so(plants, write_table, capsys):
+    """Failing means that a wrong join is taken for a lack of columns, and a person exports the wrong thing."""
+    it = plants.draw(0, share=1.0)
+    it.roll = it.roll[::-1].copy()
+    document = json.loads(run(capsys, write_table(it.table()), "--json")[1])
+    assert "hardly related" in document["conclusion"]
+    assert (document["signatures"], document["next_command"]) == ([], "")
+
+
+def test_a_redacted_error_names_nothing(tmp_path, capsys):
+    """Failing means that the log of a build server shows what --redact was asked to hide."""
+    row = {
+        "sample_id": "user-17",
+        "position": 1,
+        "token_id": 9,
+        "active": True,
+        "logp_train": -1.0,
+        "logp_rollout": -1.5,
+    }
+    path = tmp_path / "customer.jsonl"
+    path.write_text(2 * (json.dumps(row) + "\n"))
+    for more in ((), ("--json",)):
+        assert "customer" in "".join(run(capsys, path, *more)[1:])
+        code, out, error = run(capsys, path, "--redact", *more)
+        assert code == 3
+        assert "customer" not in out + error and "user-17" not in out + error
+
+
 def test_a_redacted_analysis_finds_the_same_and_names_nothing(plants, write_table, capsys):
     """Failing means that what is posted in a public issue names a customer's samples."""
     it = plants.draw(0, share=1.0)
@@ -93,7 +121,7 @@ def test_an_attested_dump_without_signature_is_judged_by_the_rule(plants, write_
 
 
 def test_equal_sides_without_a_dtype_say_so_and_do_not_pass(write_rows, capsys):
-    code, out, _ = run(capsys, write_rows([{}] * 40))
+    code, out, _ = run(capsys, write_rows([{"logp_train": -1.0 - at, "logp_rollout": -1.0 - at} for at in range(40)]))
     assert code == 3 and "equal, bit for bit" in out
 
 
@@ -218,8 +246,8 @@ def test_a_sample_misses_no_rank():
         "position": np.ones(count, dtype=np.int64),
         "token_id": np.ones(count, dtype=np.int64),
         "active": np.ones(count, dtype=bool),
-        "logp_train": np.zeros(count),
-        "logp_rollout": np.zeros(count),
+        "logp_train": -np.arange(count, dtype=np.float64),
+        "logp_rollout": -np.arange(count, dtype=np.float64),
         "rank": np.arange(count) % 8,
     }
     for limit in (400, 500, 1000, 2000):

@@ -53,12 +53,12 @@ def analyze_dump(
         conclusion=_conclusion(comparison, edge, found),
         assessment=comparison.assessment.assessment,
         signatures=named,
-        next_command=next((item.next_command for item in named if item.next_command), _next(comparison, found)),
+        next_command=next((item.next_command for item in named if item.next_command), _next(comparison, edge, found)),
         exit_code=_exit_code(comparison.status, bool(named)),
         status=comparison.status,
         reason=comparison.reason,
         source=() if redacted else tuple(path.name for path in paths),
-        recognised=dump.reader if redacted else f"{dump.reader}: {dump.why}",
+        recognised="; ".join([dump.reader if redacted else f"{dump.reader}: {dump.why}", *_joined(dump.table)]),
         tokens=0 if edge is None else edge.active_tokens,
         sequences=len(dump.table.sample_ids),
         fitted_tokens=len(tokens.d),
@@ -115,6 +115,10 @@ def _evidence(item: Named, table: DumpTable) -> tuple[TokenEvidence, ...]:
     )
 
 
+def _joined(table: DumpTable) -> list[str]:
+    return [] if table.joined is None else [table.joined.describe()]
+
+
 def _conclusion(comparison: Comparison, edge: EdgeResult | None, found: Recognised) -> str:
     if comparison.status not in MEASURED or edge is None:
         return f"Nothing was compared: {comparison.reason or comparison.status}."
@@ -124,12 +128,19 @@ def _conclusion(comparison: Comparison, edge: EdgeResult | None, found: Recognis
         return f"{named}. After that {left}."
     if edge.max_abs == 0:
         return "Both sides are equal, bit for bit, on every active token."
+    if not found.related:
+        return (
+            "No known signature fits, and the two sides are hardly related: look at the join, the order of the "
+            "samples, the tokenizer, or a shift of more than one position."
+        )
     lacking = f" {len(found.insufficient)} could not be tried for lack of columns." if found.insufficient else ""
     return f"No known signature fits this drift.{lacking}"
 
 
-def _next(comparison: Comparison, found: Recognised) -> str:
+def _next(comparison: Comparison, edge: EdgeResult | None, found: Recognised) -> str:
     if comparison.status not in MEASURED:
+        return ""
+    if not found.related or (edge is not None and edge.max_abs == 0):
         return ""
     if not found.named and found.insufficient:
         return "export the columns named under `insufficient_data` and analyze again"

@@ -54,11 +54,15 @@ class Named:
 
 @dataclass(frozen=True)
 class Recognised:
-    """What was named, in order; which signatures lacked data (name -> reason); the share that stays unexplained."""
+    """What was named, in order; which signatures lacked data (name -> reason); the share that stays unexplained.
+
+    related: whether what is left of d varies less than log p itself; if not, only exact forms were tried.
+    """
 
     named: tuple[Named, ...]
     insufficient: Mapping[str, str]
     unexplained: float
+    related: bool = True
 
 
 @dataclass(frozen=True)
@@ -81,6 +85,7 @@ def recognise(tokens: Tokens, candidates: Sequence[Candidate]) -> Recognised:
             remaining.append((descriptor, signature))
     whole = _energy(tokens)
     named: list[Named] = []
+    related = True
     for _ in range(ROUNDS):
         if whole == 0 or len(tokens.d) < 2:
             break
@@ -100,7 +105,7 @@ def recognise(tokens: Tokens, candidates: Sequence[Candidate]) -> Recognised:
         named.append(_named(best, tokens, whole))
         remaining = [item for item in remaining if item[0].name != best.descriptor.name]
         tokens = left_over(tokens, best.fit.rest)
-    return Recognised(tuple(named), insufficient, _energy(tokens) / whole if whole else 0.0)
+    return Recognised(tuple(named), insufficient, _energy(tokens) / whole if whole else 0.0, related)
 
 
 def _has(tokens: Tokens, column: str) -> bool:

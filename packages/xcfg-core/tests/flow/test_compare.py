@@ -147,6 +147,20 @@ def test_a_dump_that_is_not_canonical_is_refused_whatever_it_attests(change, dum
         compare_dump(dump(metadata=BOTH, **change), manager)
 
 
+@pytest.mark.parametrize("side", ["logp_train", "logp_rollout"])
+@pytest.mark.parametrize("value", [0.0, -1.0, 0.25])
+def test_a_side_of_one_value_is_a_placeholder_and_no_pass(side, value, jsonl, manager):
+    """Failing means that two sides which nobody scored agree, and pass."""
+    rows = [
+        {**ROW, "position": 1 + index, "logp_train": -1.0 - index, "logp_rollout": -1.0 - index} for index in range(32)
+    ]
+    compare_dump(jsonl(rows), manager)
+    constant = [{**row, side: value} for row in rows]
+    with pytest.raises(ArtifactError, match=f"{side} is {value} on all 32 active tokens"):
+        compare_dump(jsonl(constant), manager)
+    compare_dump(jsonl(constant[:31]), manager)
+
+
 def test_a_value_that_rounding_carried_above_0_is_read(dump, manager):
     values = np.array([0, 0.0078125, -2, 0, -3], dtype=np.float32)
     assert compare_dump(dump(metadata=BOTH, logp_train=values, logp_rollout=values), manager)[1].status == "PASS"

@@ -48,7 +48,7 @@ def is_canonical(names: Iterable[str]) -> bool:
     return present >= set(KEYS) and bool(present & set(SCORES))
 
 
-IMPOSSIBLE = 1.0
+IMPOSSIBLE = 0.5
 """Nats above which a value is no log probability: rounding carries one above 0, but by far less."""
 
 

@@ -30,6 +30,8 @@ from xcfg.schema.identity import (
 )
 
 SIDES = ("training", "rollout")
+SUSPICIOUS = 32
+"""Active tokens that cannot by chance all have one log probability."""
 DTYPE_NAME = re.compile(r"[A-Za-z0-9_.]{0,32}")
 SCORE_COLUMNS = tuple(name for name in OPTIONAL if name not in ("weight_version", "rank", "source"))
 
@@ -136,6 +138,19 @@ def collect(
     return table_of(collect_rows(batches, dtypes=dtypes, source=source))
 
 
+def _refuse_placeholders(rows: Rows) -> None:
+    """A side that holds one value on many active tokens holds no scores: comparing it could only mislead."""
+    active = rows.columns["active"]
+    count = int(active.sum())
+    for side, name in SIDE_COLUMNS.items():
+        values = rows.columns[name][active]
+        if count >= SUSPICIOUS and values.min() == values.max():
+            raise ArtifactError(
+                f"{rows.source!r}: {name} is {float(values[0])!r} on all {count} active tokens",
+                hint=f"That is a placeholder and no log probability: the {side} side was not scored, or not logged.",
+            )
+
+
 def table_of(rows: Rows, joined: Joined | None = None) -> DumpTable:
     """Return rows with both sides as a table. Raises ArtifactError, naming the side, when one is missing."""
     absent = [side for side in SIDES if side not in rows.sides]
@@ -147,6 +162,7 @@ def table_of(rows: Rows, joined: Joined | None = None) -> DumpTable:
             "The two are joined by sample_id and position.",
         )
     columns = rows.columns
+    _refuse_placeholders(rows)
     version, rank = columns.get("weight_version"), columns.get("rank")
     unattested = [f"compute_dtype.{side}" for side in SIDES if not rows.dtypes.get(side)]
     unattested += ["weights", "tokenizer", "transform_chain"]

@@ -113,15 +113,24 @@ def open_dump(
     redacted: ids become salted hashes and no file is named. Raises ArtifactError: a file is absent, unknown or
     not canonical, a side is missing, both files hold the same side or both, or the files contradict each other.
     """
-    first = open_part(path, manager, reader=reader)
-    parts, joined = [first], None
-    rows = first.rows
-    if other is not None:
-        parts.append(open_part(other, manager, reader=other_reader))
-        rows, joined = join(*order_sides(rows, parts[1].rows))
-    if redacted:
-        rows, joined = redact(rows), joined and _anonymous(joined)
-    table = table_of(rows, joined)
+    try:
+        first = open_part(path, manager, reader=reader)
+        parts, joined = [first], None
+        rows = first.rows
+        if other is not None:
+            parts.append(open_part(other, manager, reader=other_reader))
+            rows, joined = join(*order_sides(rows, parts[1].rows))
+        if redacted:
+            rows, joined = redact(rows), joined and _anonymous(joined)
+        table = table_of(rows, joined)
+    except ArtifactError:
+        if not redacted:
+            raise
+        # The message names samples, tokens and files.
+        raise ArtifactError(
+            "the dump cannot be compared, and why would name what --redact hides",
+            hint="Run it without --redact, where nobody else reads the output.",
+        ) from None
     lines = [f"a redacted dump ({part.reader})" if redacted else part.label for part in parts]
     return Dump(
         path=path,
