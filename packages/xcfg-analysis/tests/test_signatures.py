@@ -132,6 +132,17 @@ def test_unstructured_noise_accuses_nobody(kind, plants, names):
             assert names(plants.noisy(seed, kind, of).table()) == [], (of, seed)
 
 
+@pytest.mark.parametrize("value", [0.0, -1.0, -20.0, -100.0, -9999.0])
+@pytest.mark.parametrize("share", [0.1, 0.3, 0.7, 0.95])
+@pytest.mark.parametrize("side", ["train", "roll"])
+def test_a_placeholder_is_named_whatever_its_value_and_share(side, share, value, plants, names):
+    """Failing means that the commonest logging fault of all is called an unknown drift."""
+    it = plants.draw(1, share=1.0)
+    scores = getattr(it, side)
+    scores[it.rng.random(len(scores)) < share] = value
+    assert names(it.table())[:1] == ["fills"]
+
+
 @pytest.mark.parametrize("factor", [0.1, 10.0])
 def test_the_scale_of_clean_drift_does_not_matter(factor, plants, names):
     """Failing means that a model with larger honest rounding is accused for its size."""

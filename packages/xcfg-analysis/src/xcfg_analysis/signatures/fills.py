@@ -6,12 +6,12 @@ import numpy as np
 from xcfg.plugin.signature import SignatureFit
 
 from xcfg_analysis.stats import binomial_tail
-from xcfg_analysis.tokens import Bool, Float, Tokens
+from xcfg_analysis.tokens import NORMAL, Bool, Float, Tokens
 
 LEAST = 3
 """How often a value stands before it counts as a placeholder."""
 FAR = 5.0
-"""Scales of d, and FLOOR nats, beyond which a value cannot be the score of its token."""
+"""Scales of the d of all other tokens, and FLOOR nats, beyond which a value cannot be the score of its token."""
 FLOOR = 0.1
 SHARE = 0.5
 """Of the tokens with this value so many are far off,"""
@@ -25,32 +25,37 @@ class Fills:
 
     def fit(self, tokens: Tokens) -> SignatureFit | None:
         """Return the fills of the side that has more of them."""
-        far = np.abs(tokens.d) > np.maximum(FLOOR, FAR * tokens.scale)
-        found = [fit for side in ("rollout", "training") if (fit := _filled(tokens, side, far)) is not None]
+        found = [fit for side in ("rollout", "training") if (fit := _filled(tokens, side)) is not None]
         return max(found, key=lambda fit: int(fit.concerned.sum()), default=None)
 
 
-def _filled(tokens: Tokens, side: str, far: Bool) -> SignatureFit | None:
+def _filled(tokens: Tokens, side: str) -> SignatureFit | None:
     values: Float = getattr(tokens, side)
-    distinct, counts = np.unique(values[far], return_counts=True)
-    often = counts >= LEAST
-    distinct, counts = distinct[often][:TRIED], counts[often][:TRIED]
-    chance = min(0.5, max(1, int(far.sum()) - int(counts.sum())) / len(far))
+    size = np.abs(tokens.d)
+    distinct, counts = np.unique(values, return_counts=True)
+    often = np.argsort(-counts, kind="stable")[:TRIED]
     filled: list[float] = []
     concerned = np.zeros(len(values), dtype=np.bool_)
-    for value in distinct.tolist():
+    rarest = 0.0
+    for value in distinct[often[counts[often] >= LEAST]].tolist():
         here = values == value
+        usual = size[~here]
+        # The scale of the other tokens: a sentinel of -9999 is far from any of them, and so is 0.0 on most tokens.
+        limit = max(FLOOR, FAR * NORMAL * float(np.median(usual))) if len(usual) else FLOOR
+        far = size > limit
         hits, trials = int(far[here].sum()), int(here.sum())
-        if hits >= SHARE * trials and binomial_tail(hits, trials, chance) < RARE:
+        chance = min(0.5, max(1, int(far[~here].sum())) / len(values))
+        p_value = binomial_tail(hits, trials, chance)
+        if hits >= SHARE * trials and p_value < RARE:
             filled.append(value)
             concerned |= here
+            rarest = max(rarest, p_value)
     if not filled:
         return None
     number = int(concerned.sum())
-    p_value = binomial_tail(int(far[concerned].sum()), number, chance) * TRIED
     shown = ", ".join(f"{value:g} ({int((values == value).sum())} times)" for value in filled[:3])
     return SignatureFit(
-        p_value=min(1.0, p_value),
+        p_value=min(1.0, rarest * TRIED),
         rest=np.where(concerned, np.nan, tokens.d),
         concerned=concerned,
         says=f"{side} holds {shown} where the other side has a score",
