@@ -63,6 +63,7 @@ def freeze(session: Session, **given: Any) -> None:
         "sequences": rollout.sequence_count,
         "tokens": rollout.manifest.token_count,
         "active_tokens": rollout.manifest.active_count,
+        "inactive_other_version": rollout.manifest.inactive_other_version,
         "stop_ids": rollout.manifest.sampling.extra.get("stop_ids", []),
         "stopped": rollout.manifest.generator.get("finish_reasons", []).count("stop"),
         "minimum_sequences": load_contract().assessment.min_sequences,
@@ -117,6 +118,8 @@ def _setting(text: str) -> tuple[str, Value]:
 
 def _show(document: dict[str, Any]) -> None:
     click.echo(f"frozen {document['sequences']} sequences, {document['active_tokens']} active tokens")
+    if document["inactive_other_version"]:
+        click.echo(f"  {document['inactive_other_version']} tokens of another weight version are not active")
     if document["sequences"] < document["minimum_sequences"]:
         click.echo(f"  note: a precision budget needs at least {document['minimum_sequences']} sequences")
     if document["stopped"]:
