@@ -2,7 +2,8 @@
 
 Read for the layout: THUDM/slime at 624b824a (2026-08-21, after v0.3.1), slime/observability/rollout_data_utils.py
 and train_data_utils.py, slime/utils/types.py; radixark/miles at 31f1ca96 (2026-08-21, after v0.1.0),
-miles/ray/rollout/debug_data.py and miles/utils/train_dump_utils.py. vime is a descendant and was not read.
+miles/ray/rollout/debug_data.py and miles/utils/train_dump_utils.py; vllm-project/vime at 2b83ea20, the same two modules
+as slime's under vime/observability, with the same layouts (its .straw.json archives are another format and not read).
 
 Rollout: {"rollout_id", "samples": [Sample.to_dict()]} (miles adds "metadata"). tokens is the prompt and the
 response; rollout_log_probs and loss_mask have response_length entries; loss_mask None means all ones; tokens of
