@@ -28,8 +28,8 @@ def resumable(recorder: Recorder, prepared: PreparedCase) -> StoredAttempt | Non
             continue
         if seal.status == Status.UNSUPPORTED.value:
             return attempt
-        if not set(prepared.reference) <= set(seal.scores):
-            continue  # its precision budget could not be scored then; it may be now
+        if not {*prepared.jobs, *prepared.reference} <= set(seal.scores):
+            continue  # an arm beside the verdict's, or its precision budget, could not be scored then; it may be now
         try:
             if not recheck_attempt(attempt, recorder.loaded.rollout, recorder.loaded.contract):
                 return attempt
