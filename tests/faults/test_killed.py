@@ -144,9 +144,14 @@ def test_ctrl_c_and_a_closed_terminal(lab, frozen, tmp_path, name):
         interventions=[{"path": "training.attention_backend", "values": ["eager"]}],
     )
     words = ("--rollout", "faulty-waiting")
-    running = lab.start(
-        "run", experiment, "--output-root", root, "--json", *words, plugins=ENGINES, **holding(flag, "rollout")
-    )
+    # Under nohup HUP is ignored, a child inherits that, and xcfg leaves it so.
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    try:
+        running = lab.start(
+            "run", experiment, "--output-root", root, "--json", *words, plugins=ENGINES, **holding(flag, "rollout")
+        )
+    finally:
+        signal.signal(signal.SIGHUP, before)
     lab.wait_for(flag.with_suffix(".pid"), running)
     running.signal(getattr(signal, name))
     done = lab.checked(running.end(60))
