@@ -97,7 +97,7 @@ def machine(sample) -> type[RuleBasedStateMachine]:
 
 @pytest.mark.timeout(60)
 def test_any_sequence_of_writes_and_damage(sample):
-    limits = settings(max_examples=12, stateful_step_count=14, deadline=None, suppress_health_check=list(HealthCheck))
+    limits = settings(max_examples=12, stateful_step_count=14, suppress_health_check=list(HealthCheck))
     case = machine(sample).TestCase
     case.settings = limits
     case("runTest").runTest()

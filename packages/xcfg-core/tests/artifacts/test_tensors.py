@@ -31,7 +31,7 @@ def same_bits(left: np.ndarray, right: np.ndarray) -> bool:
     return left.dtype == right.dtype and left.shape == right.shape and left.tobytes() == right.tobytes()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     dtype=st.sampled_from([name for name in DTYPES if name != "bool"]),
     data=st.binary(max_size=96),

@@ -27,7 +27,7 @@ def exact_sum(values: list[float]) -> float | None:
 
 
 @given(st.lists(NUMBERS, max_size=60))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_equals_the_exact_fraction_rounded_once(values: list[float]) -> None:
     true = sum(map(Fraction, values), Fraction(0))
     try:
@@ -38,7 +38,7 @@ def test_equals_the_exact_fraction_rounded_once(values: list[float]) -> None:
 
 
 @given(st.lists(st.floats(min_value=-1e100, max_value=1e100), max_size=60), st.randoms(use_true_random=False))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_equals_fsum_in_any_order_and_chunking(values: list[float], random: object) -> None:
     shuffled = list(values)
     random.shuffle(shuffled)  # type: ignore[attr-defined]
@@ -87,7 +87,7 @@ def test_slices_add_up_exactly_and_leave_the_input_alone() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 4), st.floats(-1e6, 1e6)), min_size=1, max_size=80))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_groups_equal_fsum_per_group(pairs: list[tuple[int, float]]) -> None:
     pairs.sort(key=lambda pair: pair[0])
     index = np.array([group for group, _ in pairs], dtype=np.int64)

@@ -170,7 +170,7 @@ SCORES = st.lists(st.tuples(st.floats(-30, 0), st.floats(-30, 0)), min_size=1, m
 
 
 @given(SCORES)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_the_mask_can_be_recomputed_offline(pairs: list[tuple[float, float]]) -> None:
     active = np.array([False] + [True] * len(pairs))
     tensors = {

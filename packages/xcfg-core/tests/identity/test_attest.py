@@ -8,7 +8,7 @@ import struct
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from xcfg.identity.attest import attest_sequence, expected_attestations, fold, ids_digest, weight_digest
 
@@ -130,7 +130,6 @@ def test_the_fold_of_whole_rows_by_hand(length, skip):
 
 
 @given(where=st.integers(0, 8 * 10_000 - 1))
-@settings(deadline=None)
 def test_the_fold_notices_a_flipped_bit_in_whole_rows(where):
     data = np.random.default_rng(0).integers(0, 256, 10_000).astype(np.uint8)
     before = fold([("w", torch.from_numpy(data.copy()))])
@@ -143,7 +142,6 @@ def test_the_fold_notices_a_flipped_bit_in_whole_rows(where):
     where=st.integers(0, 10**6),
     dtype=st.sampled_from([torch.uint8, torch.bfloat16, torch.float16, torch.float32, torch.float64, torch.int64]),
 )
-@settings(deadline=None)
 def test_the_fold_notices_every_single_flipped_bit(data, where, dtype):
     bit = where % (8 * len(data))
     flipped = bytearray(data)

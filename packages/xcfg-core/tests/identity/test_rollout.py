@@ -68,7 +68,7 @@ def test_tokens_of_another_weight_version_are_inactive_and_counted(tensors):
     lengths=st.lists(st.integers(1, 5), min_size=1, max_size=6),
     seed=st.integers(0, 2**32 - 1),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_any_ragged_rollout_survives(lengths, seed, tmp_path_factory):
     random = np.random.default_rng(seed)
     offsets = np.concatenate(([0], np.cumsum(lengths)))
@@ -319,7 +319,7 @@ def test_the_golden_rollout_still_decodes():
 
 
 @given(st.binary(max_size=200))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_no_content_gets_past_the_tree_of_errors(tmp_path_factory, data):
     folder = tmp_path_factory.mktemp("noise")
     manifest = json.loads((GOLDEN / "manifest.json").read_bytes())

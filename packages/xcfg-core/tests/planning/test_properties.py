@@ -18,7 +18,7 @@ from xcfg.planning.isolation import changes
 from xcfg.schema.codec import canonical_json, convert, plain
 from xcfg.schema.plan import ExperimentCase, ExperimentPlan
 
-QUICK = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+QUICK = settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 LEVELS = {
     "batch.size": [1, 2, 4],
     "batch.size@rollout": [1, 3],

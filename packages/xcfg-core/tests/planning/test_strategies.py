@@ -218,7 +218,7 @@ def test_a_covering_array_under_constraints_covers_every_possible_pair(make_plan
     assert {cell.code for cell in plan.filtered} == {"A", "B"}
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(st.integers(1, 4), min_size=2, max_size=6), st.randoms(use_true_random=False))
 def test_a_covering_array_has_every_pair(levels, random):
     banned = {
