@@ -66,7 +66,7 @@ def unobserved(adapter: TorchAdapter) -> Iterator[None]:
         enter = stack.enter_context
         enter(patch.object(type(engine), "call", lambda self, **inputs: call(**inputs)))
         enter(patch.object(score, "Consumed", Nothing))
-        enter(patch.object(score, "read_state", lambda model: State("", "", "", 0)))
+        enter(patch.object(score, "read_state", lambda *_: State("", "", "", 0)))
         enter(patch.object(score, "construction_applications", lambda *_, **__: ()))
         enter(patch.object(score, "layout_applications", lambda *_, **__: ()))
         yield

@@ -350,3 +350,16 @@ def test_provenance_names_versions_and_no_path(built, tiny: Path):
     assert facts["versions"]["torch"] == torch.__version__
     assert facts["shape"]["num_key_value_heads"] == 2
     assert str(tiny) not in str(facts)
+
+
+@pytest.mark.parametrize("when", ["before the first score", "between two scores"])
+def test_a_weight_that_changes_while_nothing_is_scored_shows_in_the_next_score(built, uneven, when):
+    engine = built("training", "float32")
+    if when == "between two scores":
+        assert engine.score(uneven).report.state_unchanged
+    MUTATIONS["fold"](engine.adapter.engine)
+    report = engine.score(uneven).report
+    assert report.fold_before == engine.report.weights.fold != report.fold_after
+    assert not report.state_unchanged and report.mechanism["state_changes"] == ["fold"]
+    again = engine.score(uneven).report
+    assert again.fold_before == again.fold_after != engine.report.weights.fold, "and in every one after it"

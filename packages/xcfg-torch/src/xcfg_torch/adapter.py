@@ -57,6 +57,7 @@ class TorchAdapter:
         applications = construction_applications(engine, spec.knobs, scored=False)
         compute_dtype = engine.observer.compute_dtype()
         weights = weight_report(engine.model, engine.dtype, engine.sharding, aliases)
+        engine.last_fold = weights.fold
         return BuildReport(
             rank=context.rank,
             world_size=context.world_size,

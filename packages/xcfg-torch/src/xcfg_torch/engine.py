@@ -20,7 +20,11 @@ from xcfg_torch.options import TorchOptions
 
 @dataclass
 class Engine:
-    """One rank: the model with its hooks, the operator, and what was asked for at construction."""
+    """One rank: the model with its hooks, the operator, and what was asked for at construction.
+
+    last_fold: of the weights when they were last looked at, at the end of the build or of the previous score. A score
+    starts from it: what changes in between shows at that score's end, so each boundary is folded once.
+    """
 
     parts: Anatomy
     observer: Observer
@@ -33,6 +37,7 @@ class Engine:
     dtype: str
     attention: str
     pad_id: int
+    last_fold: str = ""
 
     @property
     def model(self) -> Any:

@@ -65,6 +65,7 @@ def run_score(
             sequences, timeline = run_prefill(engine, rollout, layout, sheet, consumed)
     engine.sharding.settle()
     after = read_state(engine.model)
+    engine.last_fold = after.fold
     changes = before.changes(after)
     applications = construction_applications(engine, knobs, scored=True)
     applications += layout_applications(engine, knobs, layout, consumed, rollout.sequence_count)
@@ -107,7 +108,7 @@ def _begin(engine: Engine) -> State:
     engine.observer.clear()
     engine.sharding.clear()
     engine.operator.calls = 0
-    return read_state(engine.model)
+    return read_state(engine.model, engine.last_fold)
 
 
 def coordinates(engine: Engine) -> dict[str, int]:

@@ -77,11 +77,11 @@ class State:
         return [name for name in ("fold", "rng", "modes", "gradients") if getattr(self, name) != getattr(after, name)]
 
 
-def read_state(model: Any) -> State:
-    """Return the state of the engine now."""
+def read_state(model: Any, known_fold: str = "") -> State:
+    """Return the state of the engine now; known_fold: of its weights, where they were folded a moment ago."""
     modes = bytes(module.training for module in model.modules())
     wanting = sum(parameter.grad is not None or parameter.requires_grad for parameter in model.parameters())
-    return State(local_fold(model), rng_digest(), hashlib.sha256(modes).hexdigest()[:16], wanting)
+    return State(known_fold or local_fold(model), rng_digest(), hashlib.sha256(modes).hexdigest()[:16], wanting)
 
 
 def rng_digest() -> str:

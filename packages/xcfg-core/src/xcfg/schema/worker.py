@@ -115,8 +115,9 @@ class ScoreReport(Record):
     """What one rank says after one request. tensors_sha256: of its scores file, empty for role none.
 
     single_token_forwards, forwards: counted calls of the model. transforms: the chain actually applied.
-    fold_before, fold_after: of parameters and buffers. state_unchanged: whether those, modes and generators are
-    after the request as they were before; None where nobody looked.
+    fold_before, fold_after: of parameters and buffers; before may be the one at the end of the previous score or of
+    the build, since a change in between then shows in this score's after. state_unchanged: whether those, modes and
+    generators are after the request as they were before; None where nobody looked.
     broken: the engine cannot serve another request (a sticky device error); the supervisor discards the worker.
     """
 
