@@ -10,14 +10,14 @@ from __future__ import annotations
 from xcfg.dumps.columns import OPTIONAL, REQUIRED, is_canonical
 from xcfg.dumps.frozen import frozen_rollout
 from xcfg.dumps.join import Joined, join, order_sides
-from xcfg.dumps.readers import READERS, JsonlReader, SafetensorsReader
+from xcfg.dumps.jsonl import JsonlReader
 from xcfg.dumps.redact import redact
 from xcfg.dumps.rows import Rows, collect_rows
 from xcfg.dumps.table import DumpTable, collect, read_rows, read_table, table_of
+from xcfg.dumps.tensors import SafetensorsReader
 
 __all__ = [
     "OPTIONAL",
-    "READERS",
     "REQUIRED",
     "DumpTable",
     "Joined",
