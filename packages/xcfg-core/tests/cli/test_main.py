@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 
 import click
@@ -263,3 +264,20 @@ def test_interrupt_exits_130(process):
 
 def test_error_record_has_the_published_fields():
     assert set(ErrorSummary.__struct_fields__) == ERROR_KEYS
+
+
+@pytest.mark.parametrize("arguments", [("plan", "pipe"), ("run", "pipe"), ("compare", "pipe"), ("compare", "folder")])
+def test_a_pipe_is_refused_and_not_waited_for(process, tmp_path, arguments):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    for pipe in (tmp_path / "pipe", folder / "manifest.json", folder / "rollout.safetensors"):
+        os.mkfifo(pipe)
+    done = process("-m", "xcfg", arguments[0], str(tmp_path / arguments[1]))
+    assert done.returncode in (2, 3) and "Traceback" not in done.stderr
+    assert "is a pipe or a device" in done.stderr or "no reader recognises" in done.stderr
+
+
+def test_verifying_the_folder_of_an_experiment_file_says_where_the_evidence_lies(call, tmp_path):
+    (tmp_path / "experiment.json").write_text("{}")
+    code, out, _ = call("verify", str(tmp_path))
+    assert code == 3 and "give the folder that a run wrote, runs/<experiment>" in out

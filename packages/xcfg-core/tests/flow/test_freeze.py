@@ -94,6 +94,12 @@ def test_a_file_that_cannot_be_read_is_refused(prompts, tmp_path):
             read_prompts(file)
 
 
+def test_a_pipe_as_prompts_is_refused_and_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ConfigError, match="is a pipe or a device"):
+        read_prompts(tmp_path / "pipe")
+
+
 def test_two_prompts_of_one_id_are_refused(prompts):
     with pytest.raises(ConfigError, match="'b' stands twice"):
         read_prompts(prompts('{"text": "a", "id": "b"}\n{"text": "c", "id": "d"}\n{"text": "e", "id": "b"}\n'))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -327,4 +328,14 @@ def test_no_content_gets_past_the_tree_of_errors(tmp_path_factory, data):
     (folder / "manifest.json").write_text(json.dumps(manifest))
     (folder / "rollout.safetensors").write_bytes(data)
     with pytest.raises(XcfgError):
+        read_rollout(folder)
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "rollout.safetensors"])
+def test_a_pipe_in_a_rollout_is_refused_and_not_waited_for(rollout, tmp_path, name):
+    folder = tmp_path / "rollout"
+    write_rollout(rollout, folder)
+    (folder / name).unlink()
+    os.mkfifo(folder / name)
+    with pytest.raises(IdentityError, match="not a regular file"):
         read_rollout(folder)

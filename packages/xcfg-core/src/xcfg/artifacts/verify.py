@@ -116,8 +116,10 @@ def _revisions(context: Context) -> Iterator[AttemptCheck]:
     for number in found.pending:
         name, plan = file_names(number)
         yield _line(context.folder / name, (), (f"{NOTE}its {plan} was never published; nothing refers to it",))
+    bare = not set(listing(context.folder)).intersection((SCORES, CASES))
+    hint = ". If you wrote this file yourself: give the folder that a run wrote, runs/<experiment>" if bare else ""
     for name, reason in found.faults.items():
-        yield _line(context.folder / name, (reason,))
+        yield _line(context.folder / name, (reason + hint,))
     if not found.records and not found.faults:
         yield _line(context.folder / file_names(1)[0], ("missing: the experiment has no revision",))
     known = {name for number in found.records for name in file_names(number)} | set(found.faults)

@@ -9,7 +9,7 @@ from typing import Any
 from xcfg.errors import ConfigError
 from xcfg.flow.checkpoints import Checkpoint
 from xcfg.identity.checkpoint import tokenizer_digest, vocabulary_size
-from xcfg.schema.codec import parse_strict
+from xcfg.schema.codec import parse_strict, read_file
 
 
 def read_prompts(file: Path) -> list[dict[str, Any]]:
@@ -18,8 +18,8 @@ def read_prompts(file: Path) -> list[dict[str, Any]]:
     Raises ConfigError with the line.
     """
     try:
-        lines = file.read_text(encoding="utf-8").split("\n")  # splitlines would also break at U+2028 inside a text
-    except (OSError, UnicodeDecodeError) as error:
+        lines = read_file(file).decode().split("\n")  # splitlines would also break at U+2028 inside a text
+    except UnicodeDecodeError as error:
         raise ConfigError(f"cannot be read: {error}", source=str(file)) from None
     prompts = [
         _prompt(parse_strict(line, source=f"{file}:{number}"), f"{file}:{number}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import secrets
@@ -220,6 +221,9 @@ def read_rollout(folder: Path, *, sha256: str = "") -> Rollout:
     Raises IdentityError when a file is missing, altered or logically wrong.
     """
     try:
+        for name in (MANIFEST_FILE, TENSORS_FILE):
+            if (folder / name).exists() and not (folder / name).is_file():  # a pipe would wait for ever
+                raise OSError(errno.EINVAL, "not a regular file", name)
         manifest_bytes = (folder / MANIFEST_FILE).read_bytes()
         tensor_bytes = (folder / TENSORS_FILE).read_bytes()
     except OSError as error:

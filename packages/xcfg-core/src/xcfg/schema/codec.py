@@ -124,14 +124,20 @@ def _check(node: Any, source: str, path: str, depth: int) -> None:
                 _check(value, source, f"{path}[{index}]", depth + 1)
 
 
-def read_strict(file: Path) -> Any:
-    """Return the strict JSON document in `file`; ConfigError if it cannot be read."""
+def read_file(file: Path) -> bytes:
+    """Return the first MAX_BYTES + 1 bytes of `file`; ConfigError if it cannot be read. A pipe would wait for ever."""
     try:
+        if file.exists() and not file.is_file() and not file.is_dir():
+            raise ConfigError("is a pipe or a device, not a file", source=str(file), hint="Write it to a file first.")
         with file.open("rb") as stream:
-            data = stream.read(MAX_BYTES + 1)
+            return stream.read(MAX_BYTES + 1)
     except OSError as error:
         raise ConfigError(f"cannot be read: {error.strerror}", source=str(file)) from None
-    return parse_strict(data, source=str(file))
+
+
+def read_strict(file: Path) -> Any:
+    """Return the strict JSON document in `file`; ConfigError if it cannot be read."""
+    return parse_strict(read_file(file), source=str(file))
 
 
 def convert(document: Any, kind: type[T], *, source: str = "") -> T:
