@@ -31,7 +31,10 @@ from xcfg_dumps.samples import Sample, after, batches, floats, mask, number, who
 
 PATTERN = "*.pt"
 TRAINING = {"log_probs": "training", "rollout_log_probs": "rollout"}
-GATHER = "Dump with context parallel size 1, or with a slime that writes format_version 2, which gathers the slices."
+GATHER = (
+    "Dump one step with --context-parallel-size 1, or with a slime that writes format_version 2, which gathers the "
+    "slices; miles at 31f1ca96 writes each rank's slices and does not."
+)
 
 
 class RolloutReader:
@@ -40,7 +43,8 @@ class RolloutReader:
     def detect(self, path: Path) -> str:
         """Return why the file is a rollout dump: its pickle begins with rollout_id and samples of tokens."""
         head = _head(path)
-        if _named(head, "samples") and _named(head, "response_length") and not _named(head, "format_version"):
+        others = _named(head, "format_version") or _named(head, "train_log_probs")
+        if _named(head, "samples") and _named(head, "response_length") and not others:
             return "a torch archive with rollout_id and samples that have response_length (slime rollout dump)"
         return ""
 
@@ -62,13 +66,13 @@ class TrainReader:
             return "a torch archive with rank and rollout_data (training dump of one rank; slime before v2, miles)"
         return ""
 
-    def read(self, path: Path) -> Iterator[dict[str, Any]]:
-        """Yield batches. Raises ArtifactError, naming the sample."""
-        yield from batches(_unique(_training(path)), path.name)
-
     def folder(self, path: Path) -> Folder:
         """Return the files of all ranks."""
         return list_folder(path, (PATTERN,))
+
+    def read(self, path: Path) -> Iterator[dict[str, Any]]:
+        """Yield batches. Raises ArtifactError, naming the sample."""
+        yield from batches(_unique(_training(path)), path.name)
 
 
 def _head(path: Path) -> bytes:
