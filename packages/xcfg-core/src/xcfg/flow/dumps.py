@@ -123,7 +123,7 @@ def open_part(path: Path, manager: PluginManager, *, reader: str | None = None) 
     try:
         return Part(path, name, why, read_rows(chosen, path), folder)
     except ArtifactError as error:
-        for file in (path,) if folder is None else folder.files:
+        for file in filter(Path.is_file, (path,) if folder is None else folder.files):
             _refuse_damaged(file, f" (the reader {name}: {error.message})")
         raise
 
