@@ -4,7 +4,8 @@ Each format is written once, as its framework writes it, in samples of 1,000 tok
 the table that is compared (`xcfg.open_dump`), the floor is the least that anybody does with it: json.loads of every
 line for JSON, torch.load (restricted) for .pt, one numpy pass over every column for arrays. The peak is that of a
 process of its own, less what it held after its imports; pages of a mapped file (.pt) count. `table` is what the
-table itself takes per token. `--rounds 0` measures that process alone.
+table itself takes per token. `--rounds 0` measures that process alone. `--large` does that at 10^7 tokens for the
+formats of lines, which are written a record at a time: about 1 to 3 GB each, under --scratch, one after the other.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ import numpy as np
 from _ratio import alternate, arguments, cpu_seconds, report, timed
 
 LENGTH, PROMPT = 1000, 200
+LARGE = 10**7
+LINES = ("jsonl", "nemo-rl", "prime-rl", "vllm")
 FORMATS = ("jsonl", "nemo-rl", "prime-rl", "vllm", "slime-rollout", "slime-train", "npz", "safetensors", "parquet")
 
 
@@ -238,9 +241,13 @@ def main() -> None:
     parser = arguments(__doc__, 3)
     parser.add_argument("--tokens", type=int, default=10**6)
     parser.add_argument("--format", dest="formats", action="append", choices=FORMATS)
+    parser.add_argument("--large", action="store_true", help="10^7 tokens of the formats of lines, no floor")
+    parser.add_argument("--scratch", type=Path, help="where the files are written, in place of the temporary folder")
     given = parser.parse_args()
+    if given.large:
+        given.tokens, given.rounds, given.formats = LARGE, 0, given.formats or LINES
     for kind in given.formats or FORMATS:
-        with tempfile.TemporaryDirectory() as scratch:
+        with tempfile.TemporaryDirectory(dir=given.scratch) as scratch:
             path = write(kind, Path(scratch), given.tokens)
             command = [sys.executable, __file__, "--peak", kind, str(path)]
             found = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)

@@ -28,7 +28,7 @@ from xcfg.contract import load_contract
 from xcfg.dumps import columns
 from xcfg.plugin import provide, spec
 from xcfg.plugin.manager import PluginManager
-from xcfg.schema import attempt, experiment, knobs, operators, plan, result, runtime, worker
+from xcfg.schema import attempt, experiment, kept, knobs, operators, plan, result, runtime, worker
 from xcfg.schema._base import Input, Record
 
 PAGES = Path(__file__).resolve().parent.parent / "docs"
@@ -270,6 +270,7 @@ def store_records() -> str:
     kinds = (
         attempt.CaseSeal,
         attempt.ScoreSeal,
+        kept.KeptComparison,
         plan.ExperimentCase,
         result.Comparison,
         result.EdgeResult,

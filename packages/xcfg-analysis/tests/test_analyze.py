@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import subprocess
@@ -9,6 +10,7 @@ import sys
 
 import numpy as np
 import pytest
+import xcfg
 from xcfg.cli.main import main
 from xcfg.dumps import collect
 from xcfg.schema.analysis import ANALYSIS, Analysis
@@ -76,6 +78,29 @@ def test_a_redacted_error_names_nothing(tmp_path, capsys):
         code, out, error = run(capsys, path, "--redact", *more)
         assert code == 3
         assert "customer" not in out + error and "user-17" not in out + error
+
+
+def test_what_of_a_folder_was_read_stands_in_the_head(plants, write_table, capsys, monkeypatch):
+    """Failing means that an analysis of a part of a step looks like one of the whole."""
+    path = write_table(plants.draw(0, share=1.0).table())
+    opened = dataclasses.replace(xcfg.open_dump(path), remarks=("of the folder: files read 2; left out 1",))
+    monkeypatch.setattr(xcfg, "open_dump", lambda *_, **__: opened)
+    assert "; of the folder: files read 2; left out 1" in run(capsys, path)[1]
+
+
+def test_columns_that_contradict_each_other_are_said_and_change_nothing(plants, write_table, capsys):
+    """logsumexp and selected_logit of another temperature: in the head, and the same status and signatures."""
+    table = plants.draw(0, share=1.0).table()
+    total = np.full(table.rows, 3.0, dtype=np.float32)
+    found = []
+    for scale in (1.0, 2.0):
+        logit = (np.nan_to_num(table.training) * scale + 3.0).astype(np.float32)
+        columns = {**table.columns, "selected_logit": logit, "logsumexp": total}
+        found.append(json.loads(run(capsys, write_table(dataclasses.replace(table, columns=columns)), "--json")[1]))
+    fits, odd = found
+    said = [text for text in odd["unattested"] if text.startswith("selected_logit - logsumexp is not logp_train on ")]
+    assert len(said) == 1 and said[0] not in fits["unattested"]
+    assert (fits["status"], fits["signatures"]) == (odd["status"], odd["signatures"])
 
 
 def test_a_redacted_analysis_finds_the_same_and_names_nothing(plants, write_table, capsys):

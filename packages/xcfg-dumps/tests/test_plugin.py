@@ -25,14 +25,14 @@ def test_the_module_imports_nothing_heavy():
 
 def test_every_factory_is_a_reader(manager):
     ours = [item.record for item in manager.dump_readers() if item.plugin == "dumps"]
-    assert len(ours) == 12
+    assert len(ours) == 14
     for record in ours:
         assert isinstance(load_factory(record.factory)(), DumpReader), record.name
 
 
 def test_reading_needs_neither_torch_nor_pyarrow_unless_the_file_does():
     """Failing means that a JSON dump costs seconds of importing torch."""
-    modules = "capture, frozen, nemo_rl, npz, parquet, prime_rl, ptfile, refused, slime, vllm_json"
+    modules = "capture, frozen, nemo_rl, npz, parquet, prime_rl, ptfile, refused, refused_layouts, slime, vllm_json"
     found = "{name.partition('.')[0] for name in sys.modules}"
     probe = f"import sys; from xcfg_dumps import {modules}; print(sorted({found} & {{'torch', 'pyarrow'}}))"
     done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, timeout=120, check=True)

@@ -58,7 +58,9 @@ def analyze_dump(
         status=comparison.status,
         reason=comparison.reason,
         source=() if redacted else tuple(path.name for path in paths),
-        recognised="; ".join([dump.reader if redacted else f"{dump.reader}: {dump.why}", *_joined(dump.table)]),
+        recognised="; ".join(
+            [dump.reader if redacted else f"{dump.reader}: {dump.why}", *dump.remarks, *_joined(dump.table)]
+        ),
         tokens=0 if edge is None else edge.active_tokens,
         sequences=len(dump.table.sample_ids),
         fitted_tokens=len(tokens.d),

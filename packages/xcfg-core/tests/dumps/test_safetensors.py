@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from safetensors import safe_open
 from xcfg.dumps import SafetensorsReader, read_table
 from xcfg.dumps import tensors as module
 from xcfg.errors import ArtifactError
@@ -121,3 +122,30 @@ def test_bfloat16_scores_are_refused_with_a_cure(tmp_path: Path, columns: Any) -
     with pytest.raises(ArtifactError, match="stored as BF16") as caught:
         read_table(READER, tmp_path / "bf16.safetensors")
     assert "F32 or F64" in caught.value.hint
+
+
+def test_no_mapping_outlives_its_batch(tensors: Any, columns: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Failing means that the pages of the whole file stand in memory beside the rows."""
+    open_now, opened = [0], [0]
+
+    class Counted:
+        def __init__(self, *given: Any, **more: Any) -> None:
+            self.file = safe_open(*given, **more)
+
+        def __enter__(self) -> Any:
+            open_now[0] += 1
+            opened[0] += 1
+            return self.file.__enter__()
+
+        def __exit__(self, *error: Any) -> None:
+            open_now[0] -= 1
+            self.file.__exit__(*error)
+
+    monkeypatch.setattr(module, "safe_open", Counted)
+    monkeypatch.setattr(module, "ROWS", 2)
+    found = []
+    for batch in SafetensorsReader().read(tensors(columns)):
+        assert open_now == [0]
+        found.append(batch["token_id"])
+    assert [len(part) for part in found] == [2, 2, 1] and opened == [4]
+    np.testing.assert_array_equal(np.concatenate(found), columns["token_id"])

@@ -139,6 +139,42 @@ def test_one_side_is_enough_to_freeze(files, xcfg, checkpoint, tmp_path):
     assert "recorded_logprob" in tensors and "recorded_training_logprob" not in tensors
 
 
+LEFT = [{**ROLLOUT[index], "sample_id": name} for name in ("b", "c") for index in (0, 1)]
+
+
+def test_what_two_files_do_not_share_is_counted_in_print_document_and_manifest(files, xcfg, checkpoint, tmp_path):
+    """Failing means that half of a rollout can be missing from what is frozen, and nobody is told."""
+    train = [*TRAIN, {**TRAIN[1], "sample_id": "d"}]
+    train[2] = {**train[2], "active": False}
+    rollout, training = files([*ROLLOUT, *LEFT], train)
+    words = ("freeze", "--dump", rollout, "--train", training, "--checkpoint", checkpoint, "--output")
+    done = xcfg(*words, tmp_path / "f")
+    assert done.exit_code == 0, done.output
+    assert "not joined: 2 samples, 4 tokens only in the rollout file" in done.output
+    assert "not joined: 1 samples, 1 tokens only in the training file" in done.output
+    assert "1 tokens are not active, since only one of the two files calls them so" in done.output
+    expected = {
+        "samples": 1,
+        "tokens": 3,
+        "only_rollout": {"samples": 2, "tokens": 4},
+        "only_training": {"samples": 1, "tokens": 1},
+        "active_in_one": 1,
+    }
+    assert read_rollout(tmp_path / "f").manifest.generator["joined"] == expected
+    assert json.loads(xcfg(*words, tmp_path / "g", "--json").output)["joined"] == expected
+    label = xcfg("compare", rollout, training).output
+    assert "2 only in secret-rollout.jsonl ('b', 'c'), tokens 4" in label
+    assert "not compared, since only one file calls them active: tokens 1" in label
+
+
+def test_files_that_share_everything_say_nothing(files, xcfg, checkpoint, tmp_path):
+    rollout, training = files()
+    done = xcfg(
+        "freeze", "--dump", rollout, "--train", training, "--checkpoint", checkpoint, "--output", tmp_path / "f"
+    )
+    assert done.exit_code == 0 and "not joined" not in done.output
+
+
 def test_redacted_request_ids_are_hashes_and_the_mask_stands(files, xcfg, checkpoint, tmp_path):
     words = ("freeze", "--dump", files()[0], "--checkpoint", checkpoint, "--output", tmp_path / "f", "--redact")
     assert xcfg(*words).exit_code == 0

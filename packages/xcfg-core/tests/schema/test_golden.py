@@ -1,7 +1,8 @@
 """What earlier versions stored and printed still decodes, and nothing of it is lost on the way.
 
 The documents come from one real run: `xcfg run experiment_v1.json --runtime cpu-smoke --allow-smoke-operators`,
-`xcfg plan`, `xcfg plugins list`, `xcfg verify` and a file that does not exist, all with `--json`. A document is
+`xcfg plan`, `xcfg plugins list`, `xcfg verify` and a file that does not exist, all with `--json`; `kept` from
+`xcfg compare --redact --output` of a dump with two samples. A document is
 replaced only together with its schema_version; a new field with a default needs no new document.
 """
 
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 from xcfg.errors import ConfigError
 from xcfg.flow import documents
-from xcfg.schema import attempt, experiment, identity, plan, result, summary, worker
+from xcfg.schema import attempt, experiment, identity, kept, plan, result, summary, worker
 from xcfg.schema._base import Input
 from xcfg.schema.codec import convert, decode_json, digest, plain, read_strict
 
@@ -30,6 +31,7 @@ KINDS = {
     "experiment_v2": (experiment.ExperimentV2, experiment.V2),
     "failure": (documents.Failure, documents.FAILURE),
     "identity": (documents.IdentityDocument, documents.IDENTITY),
+    "kept": (kept.KeptComparison, kept.KEPT),
     "manifest": (identity.RolloutManifest, identity.ROLLOUT_SCHEMA),
     "materialized": (documents.Materialized, documents.MATERIALIZED),
     "plan_summary": (summary.PlanSummary, plan.PLAN_SCHEMA),
@@ -80,7 +82,7 @@ def test_a_field_of_a_later_version_is_ignored_in_a_record_and_refused_in_an_inp
         assert convert(stored | {"invented_later": 1}, kind) == convert(stored, kind)
 
 
-@pytest.mark.parametrize("name", ["case_seal", "score_seal", "experiment_record"])
+@pytest.mark.parametrize("name", ["case_seal", "score_seal", "experiment_record", "kept"])
 def test_a_seal_is_the_digest_of_the_rest(name):
     stored = read_strict(GOLDEN / f"{name}.json")
     seal = stored.pop("seal")

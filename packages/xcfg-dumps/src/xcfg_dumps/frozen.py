@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from xcfg.dumps import Folder, list_folder
 from xcfg.errors import ArtifactError, IdentityError
 from xcfg.identity.rollout import MANIFEST_FILE, TENSORS_FILE, read_rollout
 
@@ -20,6 +21,10 @@ class FrozenReader:
         """Return why the folder is a frozen rollout: its two files."""
         found = (path / MANIFEST_FILE).is_file() and (path / TENSORS_FILE).is_file()
         return "a folder with manifest.json and rollout.safetensors (frozen rollout)" if found else ""
+
+    def folder(self, path: Path) -> Folder:
+        """Return the two files of the rollout; whatever else lies beside them is not read."""
+        return list_folder(path, (MANIFEST_FILE, TENSORS_FILE))
 
     def read(self, path: Path) -> Iterator[dict[str, Any]]:
         """Yield one batch. Raises ArtifactError when the rollout is altered or holds no log probability."""

@@ -13,7 +13,7 @@ READERS = (
         "vLLM",
         "vllm_json:OpenAiReader",
         (".json", ".jsonl"),
-        "Answers of an OpenAI server with token ids: completions, chat, batch files; the rollout side.",
+        "Answers of an OpenAI server with token ids: completions, chat, batch files, streams; the rollout side.",
     ),
     ("parquet", "Arrow", "parquet:ParquetReader", (".parquet",), "Canonical columns; needs xcfg-dumps[parquet]."),
     ("prime-rl", "prime-rl", "prime_rl:PrimeRlReader", (".jsonl",), "token_exports/step_*/rank_*.jsonl, both sides."),
@@ -26,7 +26,9 @@ READERS = (
         (".json", ".jsonl"),
         "RequestOutput objects as JSON; the rollout side.",
     ),
+    ("refused-logprob-entries", "miles", "refused_layouts:LogprobEntries", (".json",), "run_megatron's rank_*.json."),
     ("refused-pickle", "verl", "refused:Pickle", (".dp", ".pkl"), "Recognises bare pickles and refuses them."),
+    ("refused-straw", "vime, slime", "refused_layouts:StrawIndex", (".json",), "Indices of straw archives."),
     ("refused-text", "verl, TRL", "refused:TextOnly", (".jsonl",), "Recognises text without ids and refuses it."),
     ("refused-torch", "torch", "refused:OtherTorch", (".pt",), "Recognises other torch archives and says what is in."),
 )

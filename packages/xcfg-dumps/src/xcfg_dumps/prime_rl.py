@@ -4,7 +4,8 @@ Read for the layout: PrimeIntellect-ai/prime-rl at 559b4477 (2026-08-21, v0.8.1.
 token_export.py (schema_version 1), train.py and trainer/batch.py. All columns are per token and aligned to
 token_ids; trainer_logprobs were shifted right, so index 0 holds a filler; what is not finite was written as null.
 Both sides are at the sampling temperature. A folder step_N with a file per rank is one dump. With
-`enable_token_export` the trainer writes sequences that have a trained token only.
+`enable_token_export` the trainer writes sequences that have a trained token only, so a rank may have no file. At
+004274ec an empty file STABLE appears in the folder once every rank has written the step.
 """
 
 from __future__ import annotations
@@ -14,11 +15,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from xcfg.dumps import Folder, list_folder
 from xcfg.errors import ArtifactError
 
 from xcfg_dumps import records
 from xcfg_dumps.samples import Sample, batches, floats, mask, number, whole
 
+PATTERN = "rank_*.jsonl"
+STABLE = "STABLE"
 KEYS = frozenset(("token_ids", "position_ids", "loss_mask", "inference_logprobs", "trainer_logprobs"))
 SIDES = {"rollout": "inference_logprobs", "training": "trainer_logprobs"}
 
@@ -32,13 +36,19 @@ class PrimeRlReader:
         found = records.keys(first) >= KEYS
         return "its records have inference_logprobs and trainer_logprobs (prime-rl token export)" if found else ""
 
+    def folder(self, path: Path) -> Folder:
+        """Return the files of all ranks, and whether the trainer has called the step finished."""
+        finished = (path / STABLE).exists()
+        remark = "" if finished else "no STABLE in it: the trainer may not have finished writing the step"
+        return list_folder(path, (PATTERN,), markers=(STABLE,), remark=remark)
+
     def read(self, path: Path) -> Iterator[dict[str, Any]]:
         """Yield batches of both sides. Raises ArtifactError, naming the line."""
         yield from batches(_samples(path), path.name)
 
 
 def _files(path: Path) -> list[Path]:
-    return sorted(path.glob("rank_*.jsonl")) if path.is_dir() else [path]
+    return list(list_folder(path, (PATTERN,)).files) if path.is_dir() else [path]
 
 
 def _samples(path: Path) -> Iterator[Sample]:

@@ -7,7 +7,6 @@ Read for the layout: verl-project/verl at 1dda039b (2026-08-22), verl/trainer/pp
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from xcfg.errors import ArtifactError
 from xcfg_dumps import records
 from xcfg_dumps.parquet import CAPTURE
 from xcfg_dumps.ptfile import is_pt, open_pt
+from xcfg_dumps.refused_layouts import POLICY_LOSS, TRAIN_DATA
 from xcfg_dumps.slime import RolloutReader, TrainReader
 
 
@@ -79,25 +79,18 @@ class OtherTorch:
 
     def detect(self, path: Path) -> str:
         """Return why: a torch archive that neither reader of slime recognises."""
-        if is_pt(path) and not RolloutReader().detect(path) and not TrainReader().detect(path):
-            return "a torch archive of an unknown layout"
-        return "it begins like a zip archive and has no directory: truncated?" if _cut(path) else ""
+        known = not is_pt(path) or RolloutReader().detect(path) or TrainReader().detect(path)
+        return "" if known else "a torch archive of an unknown layout"
 
     def read(self, path: Path) -> Iterator[dict[str, Any]]:
         """Raise ArtifactError."""
         yield from ()
         document = open_pt(path).load()
         keys = ", ".join(map(str, document)) if isinstance(document, dict) else type(document).__name__
+        if isinstance(document, dict) and {"samples", "pg_loss", "ppo_kl"} <= set(document):
+            raise ArtifactError(POLICY_LOSS.format(path.name), hint=TRAIN_DATA)
         raise ArtifactError(
             f"{path.name} is no dump that is known: it holds {keys[:300]}",
             hint="Known .pt layouts: slime and miles rollout and training dumps. Export the canonical columns as "
             f"safetensors otherwise. {CAPTURE}",
         )
-
-
-def _cut(path: Path) -> bool:
-    try:
-        with path.open("rb") as stream:
-            return stream.read(4) == b"PK\x03\x04" and not zipfile.is_zipfile(stream)
-    except OSError:
-        return False

@@ -3,7 +3,7 @@
 Read for the layout: THUDM/slime at 624b824a (2026-08-21, after v0.3.1), slime/observability/rollout_data_utils.py
 and train_data_utils.py, slime/utils/types.py; radixark/miles at 31f1ca96 (2026-08-21, after v0.1.0),
 miles/ray/rollout/debug_data.py and miles/utils/train_dump_utils.py; vllm-project/vime at 2b83ea20, the same two modules
-as slime's under vime/observability, with the same layouts (its .straw.json archives are another format and not read).
+as slime's under vime/observability, with the same layouts (its .straw.json archives are refused, see refused_layouts).
 
 Rollout: {"rollout_id", "samples": [Sample.to_dict()]} (miles adds "metadata"). tokens is the prompt and the
 response; rollout_log_probs and loss_mask have response_length entries; loss_mask None means all ones; tokens of
@@ -22,14 +22,19 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from xcfg.dumps import Folder, list_folder
 from xcfg.errors import ArtifactError
 
 from xcfg_dumps.plain import Numbers
 from xcfg_dumps.ptfile import PtFile, is_pt, open_pt
 from xcfg_dumps.samples import Sample, after, batches, floats, mask, number, whole
 
+PATTERN = "*.pt"
 TRAINING = {"log_probs": "training", "rollout_log_probs": "rollout"}
-GATHER = "Dump with context parallel size 1, or with a slime that writes format_version 2, which gathers the slices."
+GATHER = (
+    "Dump one step with --context-parallel-size 1, or with a slime that writes format_version 2, which gathers the "
+    "slices; miles at 31f1ca96 writes each rank's slices and does not."
+)
 
 
 class RolloutReader:
@@ -38,7 +43,8 @@ class RolloutReader:
     def detect(self, path: Path) -> str:
         """Return why the file is a rollout dump: its pickle begins with rollout_id and samples of tokens."""
         head = _head(path)
-        if _named(head, "samples") and _named(head, "response_length") and not _named(head, "format_version"):
+        others = _named(head, "format_version") or _named(head, "train_log_probs")
+        if _named(head, "samples") and _named(head, "response_length") and not others:
             return "a torch archive with rollout_id and samples that have response_length (slime rollout dump)"
         return ""
 
@@ -60,6 +66,10 @@ class TrainReader:
             return "a torch archive with rank and rollout_data (training dump of one rank; slime before v2, miles)"
         return ""
 
+    def folder(self, path: Path) -> Folder:
+        """Return the files of all ranks."""
+        return list_folder(path, (PATTERN,))
+
     def read(self, path: Path) -> Iterator[dict[str, Any]]:
         """Yield batches. Raises ArtifactError, naming the sample."""
         yield from batches(_unique(_training(path)), path.name)
@@ -75,7 +85,7 @@ def _named(head: bytes, key: str) -> bool:
 
 
 def _files(path: Path) -> list[Path]:
-    return sorted(path.glob("*.pt")) if path.is_dir() else [path]
+    return list(list_folder(path, (PATTERN,)).files) if path.is_dir() else [path]
 
 
 def _document(file: PtFile, key: str, kind: type) -> tuple[dict[str, Any], Any]:

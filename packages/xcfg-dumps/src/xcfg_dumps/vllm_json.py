@@ -9,7 +9,7 @@ into null; the server raises -inf to -9999. Whether values are raw or processed 
 RequestOutput has no JSON form of its own; a dictionary of its attributes (dataclasses.asdict, vars) is read, also
 with FlatLogprobs. The OpenAI forms need ids: `return_token_ids` (token_ids, prompt_token_ids), or
 `return_tokens_as_token_ids`, which writes tokens as "token_id:N". Generated tokens are active; where a request only
-scored its prompt, the prompt is.
+scored its prompt, the prompt is. Streamed chunks are joined first (vllm_stream).
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from xcfg.errors import ArtifactError
 
 from xcfg_dumps import records
 from xcfg_dumps.samples import Sample, batches, floats, number, whole
+from xcfg_dumps.vllm_stream import answers, first_keys, is_events
 
 ASK = "Ask the server with `return_token_ids: true`, so that token_ids and prompt_token_ids stand in the answer."
 FLAT = frozenset(("start_indices", "end_indices", "token_ids", "logprobs"))
@@ -45,10 +46,13 @@ class RequestOutputReader:
 
 
 class OpenAiReader:
-    """Reads answers of the OpenAI API, one document, a list, one per line, or a batch file: the rollout side."""
+    """Reads answers of the OpenAI API: a document, a list, one per line, a batch file, a stream; the rollout side."""
 
     def detect(self, path: Path) -> str:
         """Return why the file holds them: the keys of its first record."""
+        if is_events(path):
+            keys = first_keys(path)
+            return "its events have object and choices (OpenAI stream)" if keys >= {"choices", "object"} else ""
         keys = records.keys(path)
         if keys >= {"choices", "object"}:
             return "its records have object and choices (OpenAI answer)"
@@ -58,9 +62,7 @@ class OpenAiReader:
 
     def read(self, path: Path) -> Iterator[dict[str, Any]]:
         """Yield batches of the rollout side. Raises ArtifactError, naming the record."""
-        yield from batches(
-            (sample for where, record in records.documents(path) for sample in _answer(where, record)), path.name
-        )
+        yield from batches((sample for where, record in answers(path) for sample in _answer(where, record)), path.name)
 
 
 def _request(where: str, record: dict[str, Any]) -> Iterator[Sample]:

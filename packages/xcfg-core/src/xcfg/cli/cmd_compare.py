@@ -20,21 +20,37 @@ from xcfg.schema.summary import RunSummary
 )
 @click.option("--train-format", "train_reader", metavar="NAME", help="The same for TRAIN.")
 @click.option("--redact", is_flag=True, help="Replace sample and token ids by salted hashes, and name no file.")
+@click.option(
+    "--output", type=click.Path(path_type=Path), help="Keep columns and result in this new folder, for `xcfg verify`."
+)
 @common_options
 @pass_session
 def compare(
-    session: Session, file: Path, train: Path | None, reader: str | None, train_reader: str | None, redact: bool
+    session: Session,
+    file: Path,
+    train: Path | None,
+    reader: str | None,
+    train_reader: str | None,
+    redact: bool,
+    output: Path | None,
 ) -> None:
     """Compare the two log probabilities per token in FILE, or of FILE (one side) and TRAIN (the other)."""
     from xcfg.flow.compare import open_dump, summarise
+    from xcfg.flow.kept import keep, refuse_existing
 
+    if output is not None:
+        refuse_existing(output)
     dump = open_dump(file, session.manager, reader=reader, other=train, other_reader=train_reader, redacted=redact)
     summary, comparison = summarise(dump)
+    if output is not None:
+        keep(dump, comparison, output)
 
     def show(document: RunSummary) -> None:
         click.echo("\n".join(dump.lines) + "\n")
         show_run(evolve(document, cases=tuple(evolve(case, label=case.case_id) for case in document.cases)))
         show_edges(comparison, dump.table.sample_ids)
+        if output is not None:
+            click.echo(f"  kept in {output}; `xcfg verify {output}` computes it again")
 
     emit(session, summary, show)
     raise SystemExit(summary.exit_code)

@@ -67,6 +67,8 @@ def freeze(session: Session, **given: Any) -> None:
         "stop_ids": rollout.manifest.sampling.extra.get("stop_ids", []),
         "stopped": rollout.manifest.generator.get("finish_reasons", []).count("stop"),
         "minimum_sequences": load_contract().assessment.min_sequences,
+        "joined": rollout.manifest.generator.get("joined"),
+        "remarks": rollout.manifest.generator.get("remarks", []),
         "checkpoint": {"uri": rollout.manifest.checkpoint.uri, "digest": rollout.manifest.checkpoint.digest},
     }
     emit(session, document, _show)
@@ -118,6 +120,16 @@ def _setting(text: str) -> tuple[str, Value]:
 
 def _show(document: dict[str, Any]) -> None:
     click.echo(f"frozen {document['sequences']} sequences, {document['active_tokens']} active tokens")
+    for remark in document["remarks"]:
+        click.echo(f"  {remark}")
+    joined = document["joined"] or {}
+    for name, what in (("only_rollout", "the rollout file"), ("only_training", "the training file")):
+        if joined and joined[name]["samples"]:
+            click.echo(
+                f"  not joined: {joined[name]['samples']} samples, {joined[name]['tokens']} tokens only in {what}"
+            )
+    if joined and joined["active_in_one"]:
+        click.echo(f"  {joined['active_in_one']} tokens are not active, since only one of the two files calls them so")
     if document["inactive_other_version"]:
         click.echo(f"  {document['inactive_other_version']} tokens of another weight version are not active")
     if document["sequences"] < document["minimum_sequences"]:

@@ -8,7 +8,7 @@ import click
 
 from xcfg.cli._output import Session, common_options, emit, pass_session
 from xcfg.errors import UnknownNameError, did_you_mean
-from xcfg.schema import analysis, attempt, codec, experiment, identity, plan, result, summary, worker
+from xcfg.schema import analysis, attempt, codec, experiment, identity, kept, plan, result, summary, worker
 from xcfg.schema._base import Record
 
 SCHEMAS = "xcfg.schemas.v1"
@@ -53,6 +53,7 @@ def documents() -> dict[str, tuple[str, Any]]:
         "comparison": (result.COMPARISON_SCHEMA, result.Comparison),
         "score_seal": (attempt.SCORE_SEAL, attempt.ScoreSeal),
         "case_seal": (attempt.CASE_SEAL, attempt.CaseSeal),
+        "kept": (kept.KEPT, kept.KeptComparison),
         "worker.construct": ("", worker.WorkerSpec),
         "worker.ready": ("", worker.BuildReport),
         "worker.request": ("", worker.ScoreRequest),

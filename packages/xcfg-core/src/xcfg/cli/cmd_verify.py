@@ -17,7 +17,10 @@ from xcfg.schema.summary import VerifySummary
 @common_options
 @pass_session
 def verify(session: Session, path: Path, seals_only: bool) -> None:
-    """Check every seal under PATH and recompute every comparison from the tensors it came from."""
+    """Check every seal under PATH and recompute every comparison from the tensors it came from.
+
+    PATH: a runs folder or a part of it, the folder of `xcfg compare --output`, or a frozen rollout.
+    """
     from xcfg.flow.verify import verify as verify_journey
 
     summary = verify_journey(path, seals_only=seals_only)

@@ -8,6 +8,8 @@ rows of a file, `join` brings a rollout and a training file together, `table_of`
 from __future__ import annotations
 
 from xcfg.dumps.columns import OPTIONAL, REQUIRED, is_canonical
+from xcfg.dumps.damage import Damage, damage
+from xcfg.dumps.folder import Folder, list_folder
 from xcfg.dumps.frozen import frozen_rollout
 from xcfg.dumps.join import Joined, join, order_sides
 from xcfg.dumps.jsonl import JsonlReader
@@ -19,16 +21,20 @@ from xcfg.dumps.tensors import SafetensorsReader
 __all__ = [
     "OPTIONAL",
     "REQUIRED",
+    "Damage",
     "DumpTable",
+    "Folder",
     "Joined",
     "JsonlReader",
     "Rows",
     "SafetensorsReader",
     "collect",
     "collect_rows",
+    "damage",
     "frozen_rollout",
     "is_canonical",
     "join",
+    "list_folder",
     "order_sides",
     "read_rows",
     "read_table",

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -26,8 +29,11 @@ def frozen_rollout(
     tokenizer: TokenizerRef | None = None,
     sampling: SamplingRecord | None = None,
     weight_version: int | None = None,
+    facts: Mapping[str, Any] | None = None,
 ) -> Rollout:
     """Return `rows` (one side or both) as a frozen rollout; the scores become its recorded columns, as float32.
+
+    facts: what else the manifest's `generator` says about the dump.
 
     weight_version: the version that `checkpoint` has; tokens of another one become inactive and are counted. It
     must be given where active tokens name several. Raises UsageError for that, ArtifactError where a sequence
@@ -65,7 +71,7 @@ def frozen_rollout(
         sampling=sampling,
         request_ids=list(rows.sample_ids),
         attesters=dict.fromkeys(("token_ids", "recorded_logprob", "masks", "position_ids", "tokenizer"), "manifest"),
-        generator={"dump": rows.source, "compute_dtypes": dict(rows.dtypes)},
+        generator={"dump": rows.source, "compute_dtypes": dict(rows.dtypes), **(facts or {})},
     )
 
 

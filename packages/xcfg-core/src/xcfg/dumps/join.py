@@ -8,6 +8,7 @@ two sides then hold sequences of different lengths; samples that only one file h
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +24,9 @@ Keys = NDArray[np.int64]
 class Joined:
     """How two files met. samples, tokens: in both. only_rollout, only_training: samples that one file has.
 
-    unused: column and file that the other file replaces. example: a key of each side, for a join that found nothing.
+    only_rollout_tokens, only_training_tokens: the rows of those samples. active_in_one: joined tokens that are not
+    compared, since only one file calls them active. unused: column and file that the other file replaces.
+    example: a key of each side, for a join that found nothing.
     """
 
     rollout: str
@@ -34,14 +37,32 @@ class Joined:
     only_training: tuple[str, ...] = ()
     unused: str = ""
     example: str = ""
+    only_rollout_tokens: int = 0
+    only_training_tokens: int = 0
+    active_in_one: int = 0
+
+    def record(self) -> dict[str, Any]:
+        """Return the counts as plain values: no name of a file or a sample."""
+        return {
+            "samples": self.samples,
+            "tokens": self.tokens,
+            "only_rollout": {"samples": len(self.only_rollout), "tokens": self.only_rollout_tokens},
+            "only_training": {"samples": len(self.only_training), "tokens": self.only_training_tokens},
+            "active_in_one": self.active_in_one,
+        }
 
     def describe(self) -> str:
         """Return one sentence: what was joined and what was left out."""
         lines = [f"joined by sample_id and position: samples {self.samples}, tokens {self.tokens}"]
-        for file, names in ((self.rollout, self.only_rollout), (self.training, self.only_training)):
+        for file, names, tokens in (
+            (self.rollout, self.only_rollout, self.only_rollout_tokens),
+            (self.training, self.only_training, self.only_training_tokens),
+        ):
             if names:
                 some = ", ".join(f"{name!r:.60}" for name in names[:3]) + (", …" if len(names) > 3 else "")
-                lines.append(f"{len(names)} only in {file} ({some})")
+                lines.append(f"{len(names)} only in {file} ({some}), tokens {tokens}")
+        if self.active_in_one:
+            lines.append(f"not compared, since only one file calls them active: tokens {self.active_in_one}")
         return "; ".join([*lines, *([self.unused] if self.unused else [])])
 
 
@@ -102,6 +123,8 @@ def join(rollout: Rows, training: Rows) -> tuple[Rows, Joined]:
         only_training=tuple(name for name, code in zip(training.sample_ids, codes, strict=True) if code < 0),
         unused="; ".join(f"{rows.unused} of {rows.source} is not used" for rows in (rollout, training) if rows.unused),
         example="" if both.any() else f"{_example(rollout)} against {_example(training)}",
+        only_rollout_tokens=rollout.count - len(left[0]),
+        only_training_tokens=training.count - len(right[0]),
     )
     dtypes = {**rollout.dtypes, **training.dtypes}
     if not both.any():
@@ -113,6 +136,8 @@ def join(rollout: Rows, training: Rows) -> tuple[Rows, Joined]:
     _refuse_other_tokens(rollout, training, keys, aligned, both)
     _refuse_other_lengths(rollout, training, keys, aligned, have)
     columns = _merged(aligned, have, both)
+    one = both & (aligned[0]["active"] ^ aligned[1]["active"])
+    report = replace(report, active_in_one=int(one.sum()))
     columns["sequence"] = _renumbered(keys)
     columns["position"] = (keys & 0xFFFFFFFF).astype(np.int32)
     names = tuple(name for name, code in known.items() if shared[code])

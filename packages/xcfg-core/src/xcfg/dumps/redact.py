@@ -8,6 +8,7 @@ it, a vocabulary could be tried out in a second.
 from __future__ import annotations
 
 import hashlib
+import re
 import secrets
 
 import numpy as np
@@ -37,6 +38,11 @@ def redact_names(names: tuple[str, ...], salt: bytes = b"") -> tuple[str, ...]:
     """Return 16 hexadecimal digits per name, under one salt; an empty salt draws a new one."""
     key = salt or secrets.token_bytes(32)
     return tuple(f"{_hash(key, f'sample:{name}'):016x}" for name in names)
+
+
+def is_redacted(name: str) -> bool:
+    """Whether `name` may have come from `redact_names`."""
+    return re.fullmatch("[0-9a-f]{16}", name) is not None
 
 
 def _hash(key: bytes, text: str) -> int:

@@ -10,10 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xcfg.dumps.columns import NUMBER, SIDE_COLUMNS, Batch, check_batch
+from xcfg.dumps.growing import GrowingColumns
 from xcfg.errors import ArtifactError
 
 COMPACT = {"position": "int32", "token_id": "int32", "weight_version": "int32", "token_rank": "int32", "rank": "int16"}
 """Columns whose bounds (columns.BOUNDS) fit into a narrower dtype than the one they come in."""
+SLICE = 1 << 18
+"""Rows that are looked at together where the whole column would need a copy of itself."""
 
 
 @dataclass(frozen=True)
@@ -44,8 +47,8 @@ class Rows:
     @property
     def offsets(self) -> NDArray[np.int64]:
         """int64 [S + 1]: sample s is rows offsets[s] to offsets[s + 1]."""
-        counts = np.bincount(self.columns["sequence"], minlength=len(self.sample_ids))
-        return np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
+        starts = np.arange(len(self.sample_ids) + 1, dtype=self.columns["sequence"].dtype)
+        return np.searchsorted(self.columns["sequence"], starts).astype(np.int64)
 
     def sample_of(self, row: int) -> str:
         """The name of the sample to which a row belongs."""
@@ -61,14 +64,17 @@ def collect_rows(
     come before it), batches whose columns or id types differ, and everything that `check_batch` refuses.
     """
     samples = _Samples(source)
-    parts = list(_parts(batches, samples, source))
-    if not parts:
+    growing = GrowingColumns()
+    names: frozenset[str] = frozenset()
+    for part in _parts(batches, samples, source):
+        names = names or frozenset(part)
+        if frozenset(part) != names:
+            odd = ", ".join(sorted(names ^ frozenset(part)))
+            raise ArtifactError(f"the batches of {source} do not all have the columns {odd}")
+        growing.append(part)
+    if not growing.rows:
         return Rows(no_columns(), (), source, dict(dtypes or {}))
-    names = {frozenset(part) for part in parts}
-    if len(names) > 1:
-        odd = ", ".join(sorted(frozenset.union(*names) - frozenset.intersection(*names)))
-        raise ArtifactError(f"the batches of {source} do not all have the columns {odd}")
-    columns = {name: np.concatenate([part.pop(name) for part in parts]) for name in list(parts[0])}
+    columns = growing.columns()
     rows = Rows(_sorted(columns), samples.names, source, dict(dtypes or {}))
     _refuse_duplicates(rows)
     return rows
@@ -126,11 +132,20 @@ def compact(name: str, values: NDArray[Any]) -> NDArray[Any]:
 
 def _sorted(columns: Batch) -> Batch:
     sequence, position = columns["sequence"], columns["position"]
-    step = np.diff(sequence)
-    if bool(((step > 0) | ((step == 0) & (np.diff(position) > 0))).all()):
+    if _rising(sequence, position):
         return columns
     order = np.lexsort((position, sequence))
     return {name: columns.pop(name)[order] for name in list(columns)}
+
+
+def _rising(sequence: NDArray[Any], position: NDArray[Any]) -> bool:
+    """Whether (sequence, position) rises from row to row; a slice at a time, since most dumps come in order."""
+    for start in range(0, len(sequence), SLICE):
+        stop = start + SLICE + 1
+        step = np.diff(sequence[start:stop])
+        if not bool(((step > 0) | ((step == 0) & (np.diff(position[start:stop]) > 0))).all()):
+            return False
+    return True
 
 
 def no_columns() -> Batch:
@@ -142,9 +157,11 @@ def no_columns() -> Batch:
 
 def _refuse_duplicates(rows: Rows) -> None:
     sequence, position = rows.columns["sequence"], rows.columns["position"]
-    again = np.flatnonzero((np.diff(sequence) == 0) & (np.diff(position) == 0))
-    if len(again):
-        row = int(again[0])
+    again = []
+    if not _rising(sequence, position):  # sorted, so what does not rise stays
+        again = np.flatnonzero((np.diff(sequence) == 0) & (np.diff(position) == 0)).tolist()
+    if again:
+        row = again[0]
         raise ArtifactError(
             f"{rows.source} has {len(again)} duplicate rows, the first for sample "
             f"{rows.sample_of(row)!r}, position {int(position[row])}",

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xcfg.dumps.columns import OPTIONAL, SIDE_COLUMNS
+from xcfg.dumps.consistency import contradiction
 from xcfg.dumps.join import Joined
 from xcfg.dumps.rows import Rows, collect_rows
 from xcfg.errors import ArtifactError
@@ -167,6 +168,7 @@ def table_of(rows: Rows, joined: Joined | None = None) -> DumpTable:
     unattested = [f"compute_dtype.{side}" for side in SIDES if not rows.dtypes.get(side)]
     unattested += ["weights", "tokenizer", "transform_chain"]
     unattested += [name for name, values in (("weight_version", version), ("rank", rank)) if values is None]
+    unattested += [text for text in (contradiction(columns),) if text]
     return DumpTable(
         training=columns["logp_train"],
         rollout=columns["logp_rollout"],

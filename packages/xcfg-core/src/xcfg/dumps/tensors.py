@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
-from xcfg.dumps.columns import OPTIONAL, REQUIRED, Batch, check_batch, is_canonical, refuse_missing
+from xcfg.dumps.columns import OPTIONAL, REQUIRED, check_batch, is_canonical, refuse_missing
 from xcfg.errors import ArtifactError
 
 ROWS = 1 << 18
@@ -47,12 +47,20 @@ class SafetensorsReader:
         _check_header(path)
         try:
             with safe_open(path, framework="numpy") as file:
-                yield from _batches(file, str(path))
+                names, total = _columns(file, str(path))
+            for start in range(0, total, ROWS):
+                # Opened for each batch: the pages of a mapping stay in memory until it is closed.
+                stop = min(start + ROWS, total)
+                with safe_open(path, framework="numpy") as file:
+                    batch = {name: np.asarray(file.get_slice(name)[start:stop]) for name in names}
+                check_batch(batch, f"{path} from row {start}")
+                yield batch
         except SafetensorError as error:
             raise ArtifactError(f"{str(path)!r} is no safetensors file: {error}") from None
 
 
-def _batches(file: Any, where: str) -> Iterator[Batch]:
+def _columns(file: Any, where: str) -> tuple[list[str], int]:
+    """Return the names of the columns and their length, checked. Raises ArtifactError."""
     names = set(file.keys())
     refuse_missing(names, where)
     views = {name: file.get_slice(name) for name in sorted(names) if name in REQUIRED or name in OPTIONAL}
@@ -72,10 +80,7 @@ def _batches(file: Any, where: str) -> Iterator[Batch]:
     total = shapes["sample_id"][0]
     if total == 0:
         raise ArtifactError(f"{where!r} is empty", hint="A dump has one row per token.")
-    for start in range(0, total, ROWS):
-        batch = {name: np.asarray(view[start : min(start + ROWS, total)]) for name, view in views.items()}
-        check_batch(batch, f"{where} from row {start}")
-        yield batch
+    return list(views), total
 
 
 def _check_header(path: Path) -> None:

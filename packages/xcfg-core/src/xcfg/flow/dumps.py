@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from xcfg.dumps import DumpTable, Joined, Rows, join, order_sides, read_rows, redact, table_of
+from xcfg.dumps import DumpTable, Folder, Joined, Rows, damage, join, order_sides, read_rows, redact, table_of
+from xcfg.dumps.damage import is_special
+from xcfg.dumps.folder import survey
 from xcfg.errors import ArtifactError
 from xcfg.plugin._resolve import resolve
 from xcfg.plugin.manager import PluginManager
@@ -16,17 +18,26 @@ from xcfg.plugin.provide import DumpReaderDescriptor
 
 @dataclass(frozen=True)
 class Part:
-    """One file that was read: the reader's name, why it was chosen, and the rows."""
+    """One file or folder that was read: the reader's name, why it was chosen, the rows, what of a folder was read."""
 
     path: Path
     reader: str
     why: str
     rows: Rows
+    folder: Folder | None = None
 
     @property
     def label(self) -> str:
         """The file, its reader and the reason, for people."""
         return f"{self.path.name} ({self.reader}: {self.why})"
+
+    def remarks(self, *, redacted: bool = False) -> list[str]:
+        """Return what of a folder was read and what was left out, as far as the reader says; else nothing."""
+        if self.folder is not None:
+            return [self.folder.describe(redacted=redacted)]
+        if self.path.is_dir():
+            return [f"of the folder: the reader {self.reader} does not say which files it read"]
+        return []
 
 
 @dataclass(frozen=True)
@@ -34,8 +45,8 @@ class Dump:
     """A dump that was read: the reader's name, why it was chosen, and all its tokens.
 
     path, reader, why: of the first file, or joined with ` + ` where the dump is two files. lines: for people,
-    what was recognised and why, and how two files met. rows: what the table was made of. redacted: ids are hashes
-    and no file is named.
+    what was recognised and why, what of a folder was read, and how two files met; remarks: those about folders.
+    rows: what the table was made of. redacted: ids are hashes and no file is named.
     """
 
     path: Path
@@ -45,6 +56,7 @@ class Dump:
     lines: tuple[str, ...] = ()
     rows: Rows | None = None
     redacted: bool = False
+    remarks: tuple[str, ...] = ()
 
     @property
     def label(self) -> str:
@@ -55,10 +67,13 @@ class Dump:
 def choose_reader(path: Path, manager: PluginManager, name: str | None) -> tuple[str, str, DumpReader]:
     """Return the reader's name, why it was chosen, and the reader.
 
-    Raises ArtifactError when no reader recognises the file or several do; both times it lists what was tried.
+    Raises ArtifactError when several readers recognise the file, or none: then with what is wrong with it, as far
+    as its first and last bytes show, or else with what was tried.
     """
     if name is not None:
         return name, "named on the command line", _make(manager.dump_reader(name).record)
+    if is_special(path):
+        _refuse_damaged(path)
     offered = {item.record.name: item.record for item in manager.dump_readers()}
     found = []
     for candidate in sorted(offered):
@@ -73,6 +88,7 @@ def choose_reader(path: Path, manager: PluginManager, name: str | None) -> tuple
         raise ArtifactError(
             f"several readers recognise {str(path)!r}: {reasons}", hint="Name one of them with --format NAME."
         )
+    _refuse_damaged(path)
     more = (
         ""
         if any(item.distribution == "xcfg-dumps" for item in manager.dump_readers())
@@ -83,6 +99,13 @@ def choose_reader(path: Path, manager: PluginManager, name: str | None) -> tuple
         hint=f"Tried: {', '.join(sorted(offered))}.{more} Write the canonical columns, one JSON object per token: "
         "the page 'Compare a dump' shows them.",
     )
+
+
+def _refuse_damaged(path: Path, said: str = "") -> None:
+    """Raise ArtifactError where the first and last bytes of the file show what is wrong with it."""
+    found = damage(path)
+    if found is not None:
+        raise ArtifactError(f"{str(path)!r} {found.what}{said}", hint=found.hint) from None
 
 
 def _make(record: DumpReaderDescriptor) -> DumpReader:
@@ -101,7 +124,13 @@ def open_part(path: Path, manager: PluginManager, *, reader: str | None = None) 
             hint="A dump is read more than once; write it to a file first.",
         )
     name, why, chosen = choose_reader(path, manager, reader)
-    return Part(path, name, why, read_rows(chosen, path))
+    folder = survey(chosen, path) if path.is_dir() else None
+    try:
+        return Part(path, name, why, read_rows(chosen, path), folder)
+    except ArtifactError as error:
+        for file in filter(Path.is_file, (path,) if folder is None else folder.files):
+            _refuse_damaged(file, f" (the reader {name}: {error.message})")
+        raise
 
 
 def open_dump(
@@ -137,6 +166,8 @@ def open_dump(
             hint="Run it without --redact, where nobody else reads the output.",
         ) from None
     lines = [f"a redacted dump ({part.reader})" if redacted else part.label for part in parts]
+    remarks = [remark for part in parts for remark in part.remarks(redacted=redacted)]
+    lines += remarks
     return Dump(
         path=path,
         reader=" + ".join(part.reader for part in parts),
@@ -145,6 +176,7 @@ def open_dump(
         lines=tuple(lines if joined is None else [*lines, joined.describe()]),
         rows=rows,
         redacted=redacted,
+        remarks=tuple(remarks),
     )
 
 
@@ -156,4 +188,7 @@ def _anonymous(joined: Joined) -> Joined:
         tokens=joined.tokens,
         only_rollout=("redacted",) * len(joined.only_rollout),
         only_training=("redacted",) * len(joined.only_training),
+        only_rollout_tokens=joined.only_rollout_tokens,
+        only_training_tokens=joined.only_training_tokens,
+        active_in_one=joined.active_in_one,
     )

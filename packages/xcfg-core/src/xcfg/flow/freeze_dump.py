@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from xcfg.dumps import Rows, frozen_rollout, join, order_sides
 from xcfg.dumps.redact import redact_names
@@ -37,13 +38,14 @@ def freeze_dump(manager: PluginManager, options: FreezeDumpOptions) -> Rollout:
     """Write the dump as a frozen rollout to options.output (which must not exist) and return it.
 
     The rollout's scores become `recorded_logprob`, the trainer's `recorded_training_logprob`; one side is enough.
-    How the tokens were sampled is not attested, and the manifest says so. Raises XcfgError.
+    How the tokens were sampled is not attested, and the manifest says so; of two files it also holds what was not
+    joined. Raises XcfgError.
     """
     if options.output.exists():
         raise UsageError(
             f"{str(options.output)!r} exists", hint="A frozen rollout is never overwritten; name another folder."
         )
-    rows = _rows(manager, options)
+    rows, facts = _rows(manager, options)
     checkpoint = find_checkpoint(options.checkpoint, manager)
     check_vocabulary(_largest(rows), checkpoint, options.dump)
     if options.redacted:
@@ -55,17 +57,25 @@ def freeze_dump(manager: PluginManager, options: FreezeDumpOptions) -> Rollout:
         ),
         sampling=SamplingRecord(extra={"unattested": "a dump does not say how its tokens were sampled"}),
         weight_version=options.weight_version,
+        facts=facts,
     )
     write_rollout(rollout, options.output)
     return rollout
 
 
-def _rows(manager: PluginManager, options: FreezeDumpOptions) -> Rows:
-    first = open_part(options.dump, manager, reader=options.reader).rows
-    if options.train is None:
-        return first
-    second = open_part(options.train, manager, reader=options.train_reader).rows
-    return join(*order_sides(first, second))[0]
+def _rows(manager: PluginManager, options: FreezeDumpOptions) -> tuple[Rows, dict[str, Any]]:
+    """Return the rows of one file or of two, and what of them was left out: counts, no names."""
+    parts = [open_part(options.dump, manager, reader=options.reader)]
+    if options.train is not None:
+        parts.append(open_part(options.train, manager, reader=options.train_reader))
+    facts: dict[str, Any] = {}
+    remarks = [remark for part in parts for remark in part.remarks(redacted=options.redacted)]
+    if remarks:
+        facts["remarks"] = remarks
+    if len(parts) == 1:
+        return parts[0].rows, facts
+    rows, joined = join(*order_sides(parts[0].rows, parts[1].rows))
+    return rows, {**facts, "joined": joined.record()}
 
 
 def _largest(rows: Rows) -> list[dict[str, object]]:

@@ -10,8 +10,9 @@ from xcfg.artifacts.store import Store
 from xcfg.artifacts.stored import StoredAttempt
 from xcfg.artifacts.verify import check_seals
 from xcfg.contract import load_contract
-from xcfg.errors import XcfgError
+from xcfg.errors import IdentityError, XcfgError
 from xcfg.flow import ties
+from xcfg.flow.kept import check_alone
 from xcfg.flow.recheck import recheck_attempt
 from xcfg.identity.rollout import Rollout, read_rollout
 from xcfg.schema.attempt import AttemptCheck
@@ -20,11 +21,17 @@ from xcfg.schema.summary import VERIFY, VerifySummary
 
 
 def verify(path: Path, *, seals_only: bool = False) -> VerifySummary:
-    """Check a runs folder, one experiment, or one attempt.
+    """Check a runs folder, one experiment, one attempt, a kept comparison of a dump, or a frozen rollout.
 
     seals_only: hashes only; imports no torch. Raises UsageError when `path` does not exist, NothingSelectedError
     when it holds no attempt and no score.
     """
+    try:
+        alone = check_alone(path.absolute(), seals_only=seals_only)
+    except IdentityError as error:
+        alone = AttemptCheck(path=str(path.absolute()), ok=False, reasons=(error.message,))
+    if alone is not None:
+        return VerifySummary(schema_version=VERIFY, attempts=(alone,))
     checks = check_seals(path.absolute())
     if not seals_only:
         checks = tuple(_recomputed(checks))
