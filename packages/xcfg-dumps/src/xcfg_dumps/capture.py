@@ -169,7 +169,6 @@ class Capture:
         names = ("tokens", "response_lengths", "loss_masks", "rollout_log_probs", "log_probs")
         columns = {name: field(rollout_data, name, SLIME_MISSING) for name in names}
         sides = {name: columns[name] for name in names[3:]}
-        refuse_same(sides, SAME)
         indices = rollout_data.get("sample_indices")
         count = rows(columns if indices is None else {**columns, "sample_indices": indices})
         if indices is None or any(index is None for index in indices):
