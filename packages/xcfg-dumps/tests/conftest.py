@@ -236,6 +236,76 @@ def canonical() -> dict[str, Any]:
     return columns | {name: columns[name].astype(np.float32) for name in ("logp_rollout", "logp_train")}
 
 
+def padded_loop() -> dict[str, Any]:
+    """Two samples as verl and TRL pad them: prompts left to 3, responses right to 4; 14 is a tool's token."""
+    return {
+        "prompts": torch.tensor([[0, 11, 12], [0, 21, 22]]),
+        "responses": torch.tensor([[13, 14, 15, 0], [23, 0, 0, 0]]),
+        "prompt": torch.tensor([[0, 1, 1], [0, 1, 1]]),
+        "response": torch.tensor([[1, 1, 1, 0], [1, 0, 0, 0]]),
+        "active": torch.tensor([[1, 0, 1, 0], [1, 0, 0, 0]]),
+        "rollout": torch.tensor([[-0.5, -9.0, -1.5, 0.0], [-2.5, 0.0, 0.0, 0.0]]),
+        "train": torch.tensor([[-0.75, -8.0, -1.25, 7.0], [-2.0, 0.0, 0.0, 0.0]]).requires_grad_(),
+    }
+
+
+def verl_loop() -> SimpleNamespace:
+    """A stand-in for a DataProto: its tensors, in a plain dictionary."""
+    data = padded_loop()
+    tensors = {
+        "prompts": data["prompts"],
+        "responses": data["responses"],
+        "attention_mask": torch.cat([data["prompt"], data["response"]], dim=1),
+        "response_mask": data["active"],
+        "rollout_log_probs": data["rollout"],
+        "old_log_probs": data["train"],
+    }
+    return SimpleNamespace(batch=tensors)
+
+
+def trl_loop() -> dict[str, Any]:
+    """What _generate_and_score_completions returns."""
+    data = padded_loop()
+    return {
+        "prompt_ids": data["prompts"],
+        "prompt_mask": data["prompt"],
+        "completion_ids": data["responses"],
+        "completion_mask": data["response"],
+        "tool_mask": torch.tensor([[1, 0, 1, 1], [1, 1, 1, 1]]),
+        "sampling_per_token_logps": data["rollout"],
+        "old_per_token_logps": data["train"],
+    }
+
+
+def nemo_rl_loop() -> dict[str, Any]:
+    """A stand-in for train_data, a BatchedDataDict: 14 is a tool's token again."""
+    return {
+        "input_ids": torch.tensor([[11, 12, 13, 14, 15], [21, 22, 23, 0, 0]]),
+        "input_lengths": torch.tensor([5, 3]),
+        "token_mask": torch.tensor([[1, 0, 1, 0, 1], [0, 0, 1, 1, 1]]),  # index 0 is a dummy, whatever the mask says
+        "sample_mask": torch.tensor([1.0, 1.0]),
+        "generation_logprobs": torch.tensor([[0.0, 0, -0.5, -9, -1.5], [0, 0, -2.5, 0, 0]]),
+        "prev_logprobs": torch.tensor([[0.0, 0, -0.75, -8, -1.25], [0, 0, -2.0, 0, 0]]),
+    }
+
+
+def slime_loop() -> dict[str, Any]:
+    """A stand-in for rollout_data: lists of tensors, one entry per sample."""
+    return {
+        "tokens": [torch.tensor([11, 12, 13, 14, 15]), torch.tensor([21, 22, 23])],
+        "response_lengths": [3, 1],
+        "loss_masks": [torch.tensor([1, 0, 1]), torch.tensor([1])],
+        "rollout_log_probs": [torch.tensor([-0.5, -9.0, -1.5]), torch.tensor([-2.5])],
+        "log_probs": [torch.tensor([-0.75, -8.0, -1.25]), torch.tensor([-2.0])],
+    }
+
+
+@pytest.fixture(scope="session")
+def loops() -> dict[str, Any]:
+    """Name of a framework -> what its loop holds, made anew on each call."""
+    return {"verl": verl_loop, "trl": trl_loop, "nemo_rl": nemo_rl_loop, "slime": slime_loop}
+
+
 @pytest.fixture(scope="session")
 def layouts() -> SimpleNamespace:
     return SimpleNamespace(**{name: value for name, value in globals().items() if not name.startswith("_")})

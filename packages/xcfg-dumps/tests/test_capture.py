@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
-import torch
 from xcfg.errors import ArtifactError, UsageError, XcfgError
 from xcfg.identity.rollout import read_rollout
 from xcfg_dumps.capture import Capture
@@ -18,80 +15,13 @@ ROLLOUT = [NAN, NAN, -0.5, NAN, -1.5, NAN, NAN, -2.5]
 TRAIN = [NAN, NAN, -0.75, NAN, -1.25, NAN, NAN, -2.0]
 
 
-def scores(*values):
-    return torch.tensor(values if values else [[-0.5, -9.0, -1.5, 0.0], [-2.5, 0.0, 0.0, 0.0]])
+NAMES = ("verl", "trl", "nemo_rl", "slime")
 
 
-def padded():
-    """Two samples as verl and TRL pad them: prompts left to 3, responses right to 4; 14 is a tool's token."""
-    return {
-        "prompts": torch.tensor([[0, 11, 12], [0, 21, 22]]),
-        "responses": torch.tensor([[13, 14, 15, 0], [23, 0, 0, 0]]),
-        "prompt": torch.tensor([[0, 1, 1], [0, 1, 1]]),
-        "response": torch.tensor([[1, 1, 1, 0], [1, 0, 0, 0]]),
-        "active": torch.tensor([[1, 0, 1, 0], [1, 0, 0, 0]]),
-        "rollout": scores(),
-        "train": scores([-0.75, -8.0, -1.25, 7.0], [-2.0, 0.0, 0.0, 0.0]).requires_grad_(),
-    }
-
-
-def verl():
-    data = padded()
-    tensors = {
-        "prompts": data["prompts"],
-        "responses": data["responses"],
-        "attention_mask": torch.cat([data["prompt"], data["response"]], dim=1),
-        "response_mask": data["active"],
-        "rollout_log_probs": data["rollout"],
-        "old_log_probs": data["train"],
-    }
-    return SimpleNamespace(batch=tensors)
-
-
-def trl():
-    data = padded()
-    return {
-        "prompt_ids": data["prompts"],
-        "prompt_mask": data["prompt"],
-        "completion_ids": data["responses"],
-        "completion_mask": data["response"],
-        "tool_mask": torch.tensor([[1, 0, 1, 1], [1, 1, 1, 1]]),
-        "sampling_per_token_logps": data["rollout"],
-        "old_per_token_logps": data["train"],
-    }
-
-
-def nemo_rl():
-    def full(rows):
-        return torch.tensor(rows)
-
-    return {
-        "input_ids": full([[11, 12, 13, 14, 15], [21, 22, 23, 0, 0]]),
-        "input_lengths": torch.tensor([5, 3]),
-        "token_mask": full([[1, 0, 1, 0, 1], [0, 0, 1, 1, 1]]),  # index 0 is a dummy, whatever the mask says
-        "sample_mask": torch.tensor([1.0, 1.0]),
-        "generation_logprobs": full([[0.0, 0, -0.5, -9, -1.5], [0, 0, -2.5, 0, 0]]),
-        "prev_logprobs": full([[0.0, 0, -0.75, -8, -1.25], [0, 0, -2.0, 0, 0]]),
-    }
-
-
-def slime():
-    return {
-        "tokens": [torch.tensor([11, 12, 13, 14, 15]), torch.tensor([21, 22, 23])],
-        "response_lengths": [3, 1],
-        "loss_masks": [torch.tensor([1, 0, 1]), torch.tensor([1])],
-        "rollout_log_probs": [torch.tensor([-0.5, -9.0, -1.5]), torch.tensor([-2.5])],
-        "log_probs": [torch.tensor([-0.75, -8.0, -1.25]), torch.tensor([-2.0])],
-    }
-
-
-BATCHES = {"verl": verl, "trl": trl, "nemo_rl": nemo_rl, "slime": slime}
-
-
-@pytest.mark.parametrize("name", BATCHES)
-def test_a_batch_becomes_a_frozen_rollout(tmp_path, name):
+@pytest.mark.parametrize("name", NAMES)
+def test_a_batch_becomes_a_frozen_rollout(tmp_path, name, loops):
     capture = Capture(tmp_path / "captured", checkpoint="models/actor", weight_version=17)
-    written = getattr(capture, name)(BATCHES[name]()).write()
+    written = getattr(capture, name)(loops[name]()).write()
     rollout = read_rollout(tmp_path / "captured", sha256=written.sha256)
     assert rollout.token_ids.tolist() == IDS
     assert rollout.offsets.tolist() == [0, 5, 8]
@@ -103,36 +33,36 @@ def test_a_batch_becomes_a_frozen_rollout(tmp_path, name):
     assert "unattested" in rollout.manifest.sampling.extra
 
 
-@pytest.mark.parametrize("name", BATCHES)
-def test_what_was_captured_can_be_compared(tmp_path, name, manager):
+@pytest.mark.parametrize("name", NAMES)
+def test_what_was_captured_can_be_compared(tmp_path, name, manager, loops):
     from xcfg.flow.compare import compare_dump
 
-    getattr(Capture(tmp_path / "captured", checkpoint="m"), name)(BATCHES[name]()).write()
+    getattr(Capture(tmp_path / "captured", checkpoint="m"), name)(loops[name]()).write()
     edge = compare_dump(tmp_path / "captured", manager)[1].edges["training_vs_rollout"]
     assert (edge.active_tokens, edge.max_abs, edge.bias) == (3, 0.5, pytest.approx((-0.25 + 0.25 + 0.5) / 3))
 
 
-def test_several_batches_are_one_rollout(tmp_path):
-    rollout = Capture(tmp_path / "c", checkpoint="m").verl(verl()).verl(verl()).write()
+def test_several_batches_are_one_rollout(tmp_path, loops):
+    rollout = Capture(tmp_path / "c", checkpoint="m").verl(loops["verl"]()).verl(loops["verl"]()).write()
     assert rollout.sequence_count == 4
     assert [item.request_id for item in rollout.manifest.sequences] == [f"sample-{index}" for index in range(4)]
 
 
-def test_slime_keeps_its_sample_indices(tmp_path):
-    rollout = Capture(tmp_path / "c", checkpoint="m").slime(slime() | {"sample_indices": [8, 3]}).write()
+def test_slime_keeps_its_sample_indices(tmp_path, loops):
+    rollout = Capture(tmp_path / "c", checkpoint="m").slime(loops["slime"]() | {"sample_indices": [8, 3]}).write()
     assert [item.request_id for item in rollout.manifest.sequences] == ["8", "3"]
 
 
-def test_bfloat16_scores_keep_their_values(tmp_path):
-    batch = trl()
+def test_bfloat16_scores_keep_their_values(tmp_path, loops):
+    batch = loops["trl"]()
     batch["old_per_token_logps"] = batch["old_per_token_logps"].bfloat16()
     written = Capture(tmp_path / "c", checkpoint="m").trl(batch).write()
     assert written.tensors["recorded_training_logprob"][2] == -0.75
 
 
-def test_the_bypass_mode_of_verl_is_refused(tmp_path):
+def test_the_bypass_mode_of_verl_is_refused(tmp_path, loops):
     """Failing means that a value is compared with itself and the drift is exactly 0."""
-    batch = verl()
+    batch = loops["verl"]()
     for same in (batch.batch["rollout_log_probs"], batch.batch["rollout_log_probs"].view(2, 4)):
         batch.batch["old_log_probs"] = same
         with pytest.raises(UsageError, match="the very tensor rollout_log_probs"):
@@ -148,15 +78,15 @@ def test_the_bypass_mode_of_verl_is_refused(tmp_path):
         ("slime", "log_probs"),
     ],
 )
-def test_a_side_that_is_not_there_is_named(tmp_path, name, field):
-    batch = BATCHES[name]()
+def test_a_side_that_is_not_there_is_named(tmp_path, name, field, loops):
+    batch = loops[name]()
     del (batch.batch if name == "verl" else batch)[field]
     with pytest.raises(UsageError, match=f"the batch has no '{field}'; there are"):
         getattr(Capture(tmp_path / "c", checkpoint="m"), name)(batch)
 
 
-def test_shapes_that_do_not_fit_are_refused(tmp_path):
-    batch = trl()
+def test_shapes_that_do_not_fit_are_refused(tmp_path, loops):
+    batch = loops["trl"]()
     batch["old_per_token_logps"] = batch["old_per_token_logps"][:, :3]
     with pytest.raises(UsageError, match="the batch has shapes"):
         Capture(tmp_path / "c", checkpoint="m").trl(batch)
@@ -180,18 +110,18 @@ def test_nothing_and_nothing_active_are_refused(tmp_path):
         Capture(tmp_path / "c", checkpoint="m").add("a", [1, 2], [0, 0], [0.0, 0.0], [0.0, 0.0]).write()
 
 
-def test_a_folder_is_never_overwritten(tmp_path):
-    Capture(tmp_path / "c", checkpoint="m").slime(slime()).write()
+def test_a_folder_is_never_overwritten(tmp_path, loops):
+    Capture(tmp_path / "c", checkpoint="m").slime(loops["slime"]()).write()
     before = (tmp_path / "c" / "manifest.json").read_bytes()
     with pytest.raises(XcfgError, match="exists"):
-        Capture(tmp_path / "c", checkpoint="m").slime(slime()).write()
+        Capture(tmp_path / "c", checkpoint="m").slime(loops["slime"]()).write()
     assert (tmp_path / "c" / "manifest.json").read_bytes() == before
 
 
-def test_an_altered_capture_is_not_compared(tmp_path, manager):
+def test_an_altered_capture_is_not_compared(tmp_path, manager, loops):
     from xcfg.flow.compare import compare_dump
 
-    Capture(tmp_path / "c", checkpoint="m").slime(slime()).write()
+    Capture(tmp_path / "c", checkpoint="m").slime(loops["slime"]()).write()
     file = tmp_path / "c" / "rollout.safetensors"
     data = file.read_bytes()
     file.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))

@@ -5,14 +5,15 @@
     capture = Capture("captures/step-17", checkpoint="models/actor", weight_version=17)
     capture.verl(batch).write()                # or .trl(inputs), .nemo_rl(train_data), .slime(rollout_data)
 
-Field names were read in verl at 1dda039b (ray_trainer.py), TRL at f2cd5771 (grpo_trainer.py), NeMo-RL at 7ea279ab
-(grpo.py) and slime at 624b824a (backends/megatron_utils/actor.py). Nothing of them is imported: tensors are
-anything that numpy takes, or that has detach() and cpu().
+Field names were read in verl at 1dda039b (ray_trainer.py, agent_loop.py) and 0.9.1, TRL at f2cd5771 and 1.13.0
+(grpo_trainer.py), NeMo-RL at 7ea279ab (grpo.py) and slime at 624b824a (actor.py, ray/rollout.py). Nothing of them is
+imported: tensors are anything that numpy takes, or that has detach() and cpu(). Shapes below: B samples of a batch, P
+tokens of a padded prompt, R of a padded response, S of both, n of one sample.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,26 +22,57 @@ from numpy.typing import NDArray
 from xcfg.dumps import collect_rows, frozen_rollout
 from xcfg.errors import UsageError
 from xcfg.identity.rollout import Rollout, write_rollout
+from xcfg.schema.codec import convert
 from xcfg.schema.identity import CheckpointRef, SamplingRecord
 
+from xcfg_dumps.fields import field, integers, mask, refuse_same, refuse_zeros, rows, scores, versions, whole
 from xcfg_dumps.nemo_rl import SKIPPED
-from xcfg_dumps.samples import Sample, after, batches, refuse_filler
+from xcfg_dumps.samples import Sample, after, batches
+
+SAME = "Capture what the engine returned and what the trainer computed; one of them was used for both."
+ZERO = {
+    "rollout": "Have the engine return log probabilities of the sampled tokens, and pass those.",
+    "training": "Score the tokens with the trainer before the update, and pass that.",
+}
+VERL_SAME = "verl's bypass mode copies it; without the trainer's own values there is nothing to compare."
+VERL_VERSION = "Select rows of one version before the capture: batch[versions == N]; verl's step s holds version s - 1."
+TRL_MISSING = (
+    "TRL computes old_per_token_logps with use_vllm and vllm_importance_sampling_correction, or where "
+    "gradient_accumulation_steps is no multiple of steps_per_generation * num_iterations; sampling_per_token_logps "
+    "comes from vLLM or a rollout_func."
+)
+SLIME_MISSING = (
+    "slime computes log_probs only where it cannot reuse those of the training forward (with a KL coefficient, say, or "
+    "several steps per rollout); the file of --save-debug-train-data always has them."
+)
+SLIME_SLICED = (
+    "slime leaves each context-parallel rank its slice of both. Capture with context parallel size 1, or compare the "
+    "file of --save-debug-train-data, for which slime gathers them."
+)
 
 
 class Capture:
-    """Collects samples and writes them once, to `folder`, which must not exist.
+    """Collects samples and writes them once, to `folder`, which must not exist. A batch is added whole or not at all.
 
-    checkpoint: folder or name of the weights that both sides hold. weight_version: their version. sampling: how
-    the tokens were sampled (temperature, top_k, top_p, logprobs_mode); left out, the manifest says it is not known.
+    checkpoint: folder or name of the weights that both sides hold. weight_version: their version, an integer from 0;
+    left out, it is the one that the batch names, or 0. sampling: how the tokens were sampled, by the names of
+    SamplingRecord (temperature, top_k, top_p, logprobs_mode, …); left out, the manifest says it is not known. Every
+    method raises UsageError, which names the field: one that is missing, that is no array of numbers of its shape,
+    that is the very tensor of the other side, or that holds 0 on all of 32 active tokens or more.
     """
 
     def __init__(
-        self, folder: str | Path, *, checkpoint: str, weight_version: int = 0, sampling: Mapping[str, Any] | None = None
+        self,
+        folder: str | Path,
+        *,
+        checkpoint: str,
+        weight_version: int | None = None,
+        sampling: Mapping[str, Any] | None = None,
     ) -> None:
         self.folder = Path(folder)
-        self.checkpoint = CheckpointRef(uri=checkpoint, weight_version=weight_version)
-        unknown = {"extra": {"unattested": "the loop did not say how its tokens were sampled"}}
-        self.sampling = SamplingRecord(**(unknown if sampling is None else dict(sampling)))
+        self.checkpoint = checkpoint
+        self.weight_version = None if weight_version is None else whole(weight_version, "weight_version")
+        self.sampling = _sampling(sampling)
         self._samples: list[Sample] = []
 
     def add(
@@ -48,145 +80,232 @@ class Capture:
     ) -> Capture:
         """Add one sequence of n tokens, prompt included; return self.
 
-        token_ids: integers [n]. active: booleans [m], the tokens to compare. rollout, training: nats [m], of which
-        only those under `active` count. m is n, or `response`, the length of the tail that they describe.
+        token_ids: integers [n]. active: booleans [m], the tokens to compare. rollout, training: log probabilities in
+        nats, floating [m], of which only those under `active` count. m is n, or `response`, the length of the tail
+        that they describe. Raises UsageError.
         """
-        ids = _numpy(token_ids, f"{sample_id}: token_ids").astype(np.int64)
-        length = len(ids) if response is None else response
-        parts = {"active": active, "rollout": rollout, "training": training}
-        arrays = {name: _numpy(values, f"{sample_id}: {name}") for name, values in parts.items()}
-        wrong = {name: array.shape for name, array in arrays.items() if array.shape != (length,)}
-        if wrong or not 0 < length <= len(ids):
-            raise UsageError(
-                f"sample {sample_id!r} has {len(ids)} tokens, of which {length} are scored, and "
-                + ", ".join(f"{name} {shape}" for name, shape in wrong.items()),
-                hint="Give one value per token, or per token of the response.",
-            )
-        chosen = np.concatenate([np.zeros(len(ids) - length, dtype=np.bool_), arrays["active"].astype(np.bool_)])
-        scores = {side: after(_floating(arrays[side]), len(ids), sample_id) for side in ("rollout", "training")}
-        for values in scores.values():
-            values[~chosen] = np.nan
-        self._samples.append(Sample(sample_id, ids, chosen, scores))
-        return self
+        sides = {f"{sample_id}: rollout": rollout, f"{sample_id}: training": training}
+        refuse_same(sides, SAME)
+        ids = integers(token_ids, f"{sample_id}: token_ids")
+        length = len(ids) if response is None else whole(response, f"{sample_id}: response")
+        values = _by_side({name: scores(column, name) for name, column in sides.items()})
+        sample = _sample(sample_id, ids, mask(active, f"{sample_id}: active"), values, length)
+        return self._keep([sample], sides, ZERO)
 
     def verl(self, batch: Any) -> Capture:
-        """Add a DataProto of verl after old_log_probs was recomputed: prompts, responses and masks [B, …]."""
+        """Add a DataProto of verl (or its tensors) after old_log_probs was recomputed; return self.
+
+        prompts: integers [B, P], padded left. responses [B, R], padded right. attention_mask [B, P + R].
+        response_mask [B, R]: what the model sampled. rollout_log_probs, old_log_probs: nats [B, R]. min_global_steps
+        and max_global_steps, where the batch has them: versions of the weights that sampled. Raises UsageError, also
+        where these name several versions or another one than `weight_version`.
+        """
         data = getattr(batch, "batch", batch)
-        both = [_field(data, name) for name in ("rollout_log_probs", "old_log_probs")]
-        if _same(*both):
-            raise UsageError(
-                "old_log_probs is the very tensor rollout_log_probs",
-                hint="verl's bypass mode copies it; without the trainer's own values there is nothing to compare.",
-            )
-        prompts, responses = (_numpy(_field(data, name), name) for name in ("prompts", "responses"))
-        real = _numpy(_field(data, "attention_mask"), "attention_mask").astype(np.bool_)
-        active = _numpy(_field(data, "response_mask"), "response_mask").astype(np.bool_)
-        return self._padded(prompts, responses, real, active, *both)
+        sides = {name: field(data, name) for name in ("rollout_log_probs", "old_log_probs")}
+        refuse_same(sides, VERL_SAME)
+        prompts, responses = (integers(field(data, name), name, 2) for name in ("prompts", "responses"))
+        real = mask(field(data, "attention_mask"), "attention_mask", 2)
+        active = mask(field(data, "response_mask"), "response_mask", 2)
+        other = getattr(batch, "non_tensor_batch", {})
+        named = {name: other[name] for name in ("min_global_steps", "max_global_steps") if other.get(name) is not None}
+        version = self._attested(named, VERL_VERSION)
+        self._padded({"prompts": prompts, "responses": responses}, real, active, sides)
+        self.weight_version = version
+        return self
 
     def trl(self, inputs: Mapping[str, Any]) -> Capture:
-        """Add what GRPOTrainer._generate_and_score_completions returns, with use_vllm (else one side is missing)."""
-        prompts, responses = (_numpy(_field(inputs, name), name) for name in ("prompt_ids", "completion_ids"))
-        masks = [_numpy(_field(inputs, name), name) for name in ("prompt_mask", "completion_mask")]
-        real = np.concatenate(masks, axis=1).astype(np.bool_)
-        active = masks[1].astype(np.bool_)
+        """Add what GRPOTrainer._generate_and_score_completions returns, where both sides are in it; return self.
+
+        prompt_ids: integers [B, P], padded left. completion_ids [B, R], padded right. prompt_mask, completion_mask:
+        what is no padding. tool_mask [B, R], where there is one: what the model sampled. sampling_per_token_logps,
+        old_per_token_logps: nats [B, R]. A completion that mask_truncated_completions masks has no active token.
+        Raises UsageError.
+        """
+        names = ("sampling_per_token_logps", "old_per_token_logps")
+        sides = {name: field(inputs, name, TRL_MISSING) for name in names}
+        refuse_same(sides, SAME)
+        ids = {name: integers(field(inputs, name), name, 2) for name in ("prompt_ids", "completion_ids")}
+        masks = [mask(field(inputs, name), name, 2) for name in ("prompt_mask", "completion_mask")]
+        active = masks[1]
         if inputs.get("tool_mask") is not None:
-            active = active & _numpy(inputs["tool_mask"], "tool_mask").astype(np.bool_)
-        both = [_field(inputs, name) for name in ("sampling_per_token_logps", "old_per_token_logps")]
-        return self._padded(prompts, responses, real, active, *both)
+            active = _both(active, mask(inputs["tool_mask"], "tool_mask", 2), "completion_mask and tool_mask")
+        if len(masks[0]) != len(masks[1]):
+            raise UsageError(f"prompt_mask has {len(masks[0])} rows and completion_mask has {len(masks[1])}")
+        return self._padded(ids, np.concatenate(masks, axis=1), active, sides)
 
     def nemo_rl(self, train_data: Mapping[str, Any]) -> Capture:
-        """Add NeMo-RL's train_data after prev_logprobs: input_ids, masks and scores [B, S]; index 0 is a dummy."""
-        names = ("input_ids", "token_mask", "generation_logprobs", "prev_logprobs")
-        ids, mask, rollout, training = (_numpy(_field(train_data, name), name) for name in names)
-        lengths = _numpy(_field(train_data, "input_lengths"), "input_lengths").tolist()
-        weights = _numpy(_field(train_data, "sample_mask"), "sample_mask").astype(np.bool_)
-        for row, length in enumerate(int(item) for item in lengths):
-            active = mask[row, :length].astype(np.bool_) & weights[row]
-            active[:1] = False
-            refuse_filler(training[row, :length], active, f"prev_logprobs of row {row}", SKIPPED)
-            self.add(self._name(), ids[row, :length], active, rollout[row, :length], training[row, :length])
-        return self
+        """Add NeMo-RL's train_data after prev_logprobs was computed; return self.
+
+        input_ids: integers [B, S], padded right. input_lengths: integers [B]. token_mask [B, S], sample_mask [B].
+        generation_logprobs, prev_logprobs: nats [B, S], aligned to input_ids; index 0 is a dummy. Raises UsageError.
+        """
+        sides = {name: field(train_data, name) for name in ("generation_logprobs", "prev_logprobs")}
+        refuse_same(sides, SAME)
+        values = {name: scores(column, name, 2) for name, column in sides.items()}
+        ids = integers(field(train_data, "input_ids"), "input_ids", 2)
+        active = mask(field(train_data, "token_mask"), "token_mask", 2).copy()
+        active[:, :1] = False
+        lengths = integers(field(train_data, "input_lengths"), "input_lengths")
+        weights = scores(field(train_data, "sample_mask"), "sample_mask")
+        shapes = {"input_ids": ids.shape, "token_mask": active.shape, **{k: v.shape for k, v in values.items()}}
+        _shapes(shapes, dict.fromkeys(shapes, ids.shape))
+        rows({"input_ids": ids, "input_lengths": lengths, "sample_mask": weights})
+        samples = []
+        for row, length in enumerate(lengths.tolist()):
+            if not 0 < length <= ids.shape[1]:
+                raise UsageError(f"input_lengths of row {row} is {length}, and input_ids has {ids.shape[1]} columns")
+            kept = {side: column[row, :length] for side, column in _by_side(values).items()}
+            chosen = active[row, :length] & bool(weights[row])
+            samples.append(_sample(self._name(row), ids[row, :length], chosen, kept, length))
+        return self._keep(samples, sides, {**ZERO, "training": SKIPPED})
 
     def slime(self, rollout_data: Mapping[str, Any]) -> Capture:
-        """Add rollout_data of slime's Megatron actor, on a rank that holds whole responses (context parallel 1)."""
+        """Add rollout_data of slime's Megatron actor, on a rank that holds whole responses; return self.
+
+        All are lists with one entry per sample. tokens: integers [n]. response_lengths: integers m. loss_masks [m].
+        rollout_log_probs, log_probs: nats [m]. sample_indices, where there: integers, the names of the samples.
+        Raises UsageError, also for the slices that context parallel leaves on a rank.
+        """
         names = ("tokens", "response_lengths", "loss_masks", "rollout_log_probs", "log_probs")
-        columns = [_field(rollout_data, name) for name in names]
+        columns = {name: field(rollout_data, name, SLIME_MISSING) for name in names}
+        sides = {name: columns[name] for name in names[3:]}
         indices = rollout_data.get("sample_indices")
-        for row, (ids, length, mask, rollout, training) in enumerate(zip(*columns, strict=True)):
-            name = self._name() if indices is None else str(int(indices[row]))
-            self.add(name, ids, mask, rollout, training, response=int(length))
-        return self
+        count = rows(columns if indices is None else {**columns, "sample_indices": indices})
+        if indices is None or any(index is None for index in indices):
+            ids = [self._name(row) for row in range(count)]
+        else:
+            ids = [str(whole(index, "sample_indices")) for index in indices]
+        samples = [_slime_sample(columns, row, ids[row]) for row in range(count)]
+        return self._keep(samples, sides, ZERO)
 
     def write(self) -> Rollout:
-        """Write the frozen rollout and return it. Raises XcfgError: no sample, no active token, a missing score."""
+        """Write the frozen rollout and return it.
+
+        Raises UsageError: no sample, a folder that exists, a side of zeros. Raises ArtifactError: no active token, a
+        score that is missing or not finite where it counts, a sample that was added twice.
+        """
         if not self._samples:
             raise UsageError("nothing was captured", hint="Call add, verl, trl, nemo_rl or slime first.")
-        rows = collect_rows(batches(self._samples, "the capture"), source="the capture")
-        rollout = frozen_rollout(rows, checkpoint=self.checkpoint, sampling=self.sampling)
+        for side, hint in ZERO.items():
+            refuse_zeros((sample.logp[side][sample.active] for sample in self._samples), f"the {side} side", hint)
+        kept = collect_rows(batches(self._samples, "the capture"), source="the capture")
+        checkpoint = CheckpointRef(uri=self.checkpoint, weight_version=self.weight_version or 0)
+        rollout = frozen_rollout(kept, checkpoint=checkpoint, sampling=self.sampling)
         if self.folder.exists():
             raise UsageError(f"{str(self.folder)!r} exists", hint="A frozen rollout is never overwritten.")
         write_rollout(rollout, self.folder)
         return rollout
 
-    def _name(self) -> str:
-        return f"sample-{len(self._samples)}"
+    def _name(self, row: int = 0) -> str:
+        return f"sample-{len(self._samples) + row}"
+
+    def _keep(self, samples: list[Sample], names: Iterable[str], hints: Mapping[str, str]) -> Capture:
+        """Keep a batch; names: what its loop calls the rollout's side and the trainer's."""
+        for (side, hint), name in zip(hints.items(), names, strict=True):
+            refuse_zeros((sample.logp[side][sample.active] for sample in samples), name, hint)
+        self._samples += samples
+        return self
+
+    def _attested(self, columns: Mapping[str, Any], hint: str) -> int | None:
+        """Return the version that the batch names, or the one that is known where it names none."""
+        found = versions(columns)
+        wanted = set(found) | (set() if self.weight_version is None else {self.weight_version})
+        if len(wanted) > 1 and found:
+            shown = ", ".join(map(str, found[:8]))
+            known = "" if self.weight_version is None else f"; the capture is of version {self.weight_version}"
+            raise UsageError(f"{' and '.join(columns)} say that weight version {shown} sampled{known}", hint=hint)
+        return found[0] if found else self.weight_version
 
     def _padded(
         self,
-        prompts: NDArray[Any],
-        responses: NDArray[Any],
+        ids: Mapping[str, NDArray[np.int64]],
         real: NDArray[np.bool_],
         active: NDArray[np.bool_],
-        rollout: Any,
-        training: Any,
+        sides: Mapping[str, Any],
     ) -> Capture:
-        """Add rows of prompts [B, P] and responses [B, R]; real [B, P + R] says what is no padding."""
-        scores = [_numpy(values, side) for values, side in ((rollout, "rollout"), (training, "training"))]
+        """Add rows of ids, prompts [B, P] and responses [B, R]; real [B, P + R] says what is no padding."""
+        values = {name: scores(column, name, 2) for name, column in sides.items()}
+        prompts, responses = ids.values()
         width = prompts.shape[1]
-        expected = {"real": (len(prompts), width + responses.shape[1])}
-        expected |= dict.fromkeys(("active", "rollout", "training"), responses.shape)
-        shapes = {"real": real.shape, "active": active.shape, "rollout": scores[0].shape, "training": scores[1].shape}
-        if shapes != expected:
-            raise UsageError(f"the batch has shapes {shapes}, not {expected}")
+        shapes = {name: column.shape for name, column in (*ids.items(), *values.items())}
+        shapes |= {"the mask of the response": active.shape, "the mask of both": real.shape}
+        expected = dict.fromkeys(shapes, responses.shape)
+        expected |= {
+            next(iter(ids)): (len(responses), width),
+            "the mask of both": (len(responses), width + responses.shape[1]),
+        }
+        _shapes(shapes, expected)
+        samples = []
         for row in range(len(prompts)):
             head, tail = real[row, :width], real[row, width:]
-            ids = np.concatenate([prompts[row][head], responses[row][tail]])
-            parts = [values[row][tail] for values in (active, *scores)]
-            self.add(self._name(), ids, *parts, response=int(tail.sum()))
-        return self
+            tokens = np.concatenate([prompts[row][head], responses[row][tail]])
+            kept = {side: column[row][tail] for side, column in _by_side(values).items()}
+            samples.append(_sample(self._name(row), tokens, active[row][tail], kept, int(tail.sum())))
+        return self._keep(samples, sides, ZERO)
 
 
-def _field(data: Any, name: str) -> Any:
-    try:
-        return data[name]
-    except KeyError:
-        there = ", ".join(_names(data))
+def _sample(
+    sample_id: str, ids: NDArray[np.int64], active: NDArray[np.bool_], sides: Mapping[str, NDArray[Any]], length: int
+) -> Sample:
+    """Return one sequence; active and both sides describe its last `length` tokens. Raises UsageError."""
+    parts = {"active": active, **sides}
+    wrong = {name: array.shape for name, array in parts.items() if array.shape != (length,)}
+    if wrong or not len(ids) or length > len(ids):
         raise UsageError(
-            f"the batch has no {name!r}; there are {there}", hint="Capture after it was computed."
-        ) from None
+            f"sample {sample_id!r} has {len(ids)} tokens, of which {length} are scored"
+            + "".join(f", and {name} {shape}" for name, shape in wrong.items()),
+            hint="Give one value per token, or per token of the response.",
+        )
+    chosen = np.concatenate([np.zeros(len(ids) - length, dtype=np.bool_), active])
+    logp = {side: after(values, len(ids), sample_id) for side, values in sides.items()}
+    for values in logp.values():
+        values[~chosen] = np.nan
+    return Sample(sample_id, ids, chosen, logp)
 
 
-def _names(data: Any) -> Iterator[str]:
-    yield from sorted(map(str, data.keys()))
+def _slime_sample(columns: Mapping[str, Any], row: int, sample_id: str) -> Sample:
+    """Return sample `row` of slime's columns. Raises UsageError naming the column and the row."""
+    cell = {name: column[row] for name, column in columns.items()}
+    where = {name: f"{name} of sample {row}" for name in columns}
+    sides = {name: cell[name] for name in ("rollout_log_probs", "log_probs")}
+    refuse_same({where[name]: values for name, values in sides.items()}, SAME)
+    length = whole(cell["response_lengths"], where["response_lengths"])
+    values = {name: scores(column, where[name]) for name, column in sides.items()}
+    if any(len(column) < length for column in values.values()):
+        shown = " and ".join(f"{name} {len(column)}" for name, column in values.items())
+        raise UsageError(
+            f"sample {row} has a response of {length} tokens, but {shown} values, as under context parallel",
+            hint=SLIME_SLICED,
+        )
+    active = mask(cell["loss_masks"], where["loss_masks"])
+    return _sample(sample_id, integers(cell["tokens"], where["tokens"]), active, _by_side(values), length)
 
 
-def _same(first: Any, second: Any) -> bool:
-    if first is second:
-        return True
-    where = [getattr(item, "data_ptr", None) for item in (first, second)]
-    return all(where) and where[0]() == where[1]()  # type: ignore[misc]
+def _by_side(columns: Mapping[str, Any]) -> dict[str, Any]:
+    """Return two columns, the rollout's first, by side."""
+    return dict(zip(("rollout", "training"), columns.values(), strict=True))
 
 
-def _numpy(values: Any, where: str) -> NDArray[Any]:
-    """Return a tensor, array or list as numpy; bfloat16, which numpy lacks, as float32."""
-    if hasattr(values, "detach"):
-        values = values.detach().cpu()
-        values = (values.float() if values.is_floating_point() and values.element_size() < 4 else values).numpy()
-    array = np.asarray(values)
-    if array.dtype.kind not in "biuf":
-        raise UsageError(f"{where} is {array.dtype}, not numbers")
-    return array
+def _both(first: NDArray[np.bool_], second: NDArray[np.bool_], names: str) -> NDArray[np.bool_]:
+    if first.shape != second.shape:
+        raise UsageError(f"{names} have shapes {first.shape} and {second.shape}")
+    return first & second
 
 
-def _floating(values: NDArray[Any]) -> NDArray[Any]:
-    return values.copy() if values.dtype in (np.float32, np.float64) else values.astype(np.float32)
+def _shapes(shapes: Mapping[str, tuple[int, ...]], expected: Mapping[str, tuple[int, ...]]) -> None:
+    wrong = {name: shape for name, shape in shapes.items() if shape != expected[name]}
+    if wrong:
+        shown = ", ".join(f"{name} {shape}, not {expected[name]}" for name, shape in wrong.items())
+        raise UsageError(f"the batch has shapes that do not fit: {shown}")
+
+
+def _sampling(given: Mapping[str, Any] | None) -> SamplingRecord:
+    if given is None:
+        return SamplingRecord(extra={"unattested": "the loop did not say how its tokens were sampled"})
+    known = SamplingRecord.__struct_fields__
+    unknown = sorted(set(given) - set(known))
+    if unknown:
+        raise UsageError(
+            f"sampling has no {', '.join(map(repr, unknown))}", hint=f"Known: {', '.join(known)}; else use extra."
+        )
+    return convert(dict(given), SamplingRecord, source="sampling")
