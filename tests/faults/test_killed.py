@@ -144,16 +144,17 @@ def test_ctrl_c_and_a_closed_terminal(lab, frozen, tmp_path, name):
         interventions=[{"path": "training.attention_backend", "values": ["eager"]}],
     )
     words = ("--rollout", "faulty-waiting")
-    # Under nohup HUP is ignored, a child inherits that, and xcfg leaves it so.
-    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    # Under nohup HUP is ignored, behind `&` in a script INT is; a child inherits that, and xcfg leaves it so.
+    number = getattr(signal, name)
+    before = signal.signal(number, signal.SIG_DFL)
     try:
         running = lab.start(
             "run", experiment, "--output-root", root, "--json", *words, plugins=ENGINES, **holding(flag, "rollout")
         )
     finally:
-        signal.signal(signal.SIGHUP, before)
+        signal.signal(number, before)
     lab.wait_for(flag.with_suffix(".pid"), running)
-    running.signal(getattr(signal, name))
+    running.signal(number)
     done = lab.checked(running.end(60))
     assert done.code == done.document["exit_code"] == 130
     assert set(done.statuses.values()) == {"CANCELLED"}
