@@ -274,7 +274,7 @@ def test_a_pipe_is_refused_and_not_waited_for(process, tmp_path, arguments):
         os.mkfifo(pipe)
     done = process("-m", "xcfg", arguments[0], str(tmp_path / arguments[1]))
     assert done.returncode in (2, 3) and "Traceback" not in done.stderr
-    assert "is a pipe or a device" in done.stderr or "no reader recognises" in done.stderr
+    assert "is a pipe or a device" in done.stderr or "no reader knows" in done.stderr
 
 
 def test_verifying_the_folder_of_an_experiment_file_says_where_the_evidence_lies(call, tmp_path):

@@ -8,15 +8,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from xcfg.dumps import READERS, JsonlReader, read_table
+from xcfg.dumps import JsonlReader, read_table
 from xcfg.dumps import jsonl as module
 from xcfg.errors import ArtifactError
+from xcfg.plugin.builtin.readers import CANONICAL_READERS
 from xcfg.plugin.protocols import DumpReader
 
 
 def test_it_is_a_dump_reader_that_core_declares() -> None:
     assert isinstance(JsonlReader(), DumpReader)
-    names = {item.name: item.factory for item in READERS}
+    names = {item.name: item.factory for item in CANONICAL_READERS}
     assert names == {"jsonl": "xcfg.dumps.jsonl:JsonlReader", "safetensors": "xcfg.dumps.tensors:SafetensorsReader"}
 
 

@@ -118,11 +118,6 @@ def open_part(path: Path, manager: PluginManager, *, reader: str | None = None) 
     """Return one file, of one side or both. Raises ArtifactError when it is absent, unknown or not canonical."""
     if not path.exists():
         raise ArtifactError(f"{str(path)!r} does not exist", hint="Give a file that holds log probabilities per token.")
-    if not path.is_file() and not path.is_dir():
-        raise ArtifactError(
-            f"{str(path)!r} is a pipe or a device, not a file",
-            hint="A dump is read more than once; write it to a file first.",
-        )
     name, why, chosen = choose_reader(path, manager, reader)
     folder = survey(chosen, path) if path.is_dir() else None
     try:
