@@ -5,7 +5,6 @@ from __future__ import annotations
 import click
 import pytest
 from xcfg.cli import main as command_line
-from xcfg.dumps import READERS
 from xcfg.plugin._resolve import resolve
 from xcfg.plugin.builtin.commands import CORE_COMMANDS
 from xcfg.plugin.builtin.readers import CANONICAL_READERS
@@ -23,10 +22,6 @@ def test_each_command_of_core_exists_under_its_name(command):
 @pytest.mark.parametrize("reader", CANONICAL_READERS, ids=lambda reader: reader.name)
 def test_each_canonical_reader_exists(reader):
     assert isinstance(resolve(reader.factory)(), DumpReader)
-
-
-def test_the_room_that_reads_dumps_agrees():
-    assert CANONICAL_READERS == READERS
 
 
 def test_core_offers_the_external_runtime(load):
