@@ -85,6 +85,12 @@ def test_quickstart_takes_a_mismatch_for_a_finding_and_nothing_else(bench: Bench
     assert re.search(rf"\b{code}\b", done.stderr) or code == 130
 
 
+def test_quickstart_tiny_runs_the_tiny_experiment(bench: Bench) -> None:
+    """Failing means that a person in a hurry waits for the whole quickstart."""
+    assert bench.call("quickstart", "--tiny", "--json").returncode == 0
+    assert bench.calls[-1].endswith("xcfg run examples/quickstart/tiny.json --json")
+
+
 def test_quickstart_leaves_developer_tools_alone(bench: Bench) -> None:
     """Failing means that the quickstart removes ruff and pytest from an environment that has them."""
     bench.call("quickstart")

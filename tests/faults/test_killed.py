@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -189,3 +190,19 @@ def test_a_case_that_is_lost_is_not_scored_to_its_end(lab, frozen, tmp_path):
     assert sum("scoring" in line for line in lines) == 1, done.stderr
     assert any("baseline · training: LAUNCH_FAILED" in line and "cuda:63" in line for line in lines), done.stderr
     assert "LAUNCH_FAILED" in done.stdout
+
+
+def test_a_freeze_that_is_told_to_end_leaves_nothing_half_written(lab, tmp_path):
+    """Failing means that a scheduler's time limit leaves folders that look like rollouts, or a worker that samples on."""
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text('{"token_ids": [1, 2, 3]}\n' * 64)
+    words = ("--checkpoint", "builtin:tiny-qwen3-512", "--prompts", prompts, "--max-new-tokens", 500)
+    running = lab.start("freeze", *words, "--output", tmp_path / "out" / "roll")
+    deadline = time.monotonic() + 60
+    while not list((tmp_path / "out").glob(".tmp-*")):
+        assert running.process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.01)
+    running.process.terminate()
+    done = lab.checked(running.end(60))
+    assert done.code == 130
+    assert not (tmp_path / "out").exists() or not list((tmp_path / "out").iterdir())

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from xcfg.dumps import collect
 from xcfg_analysis.catalogue import SIGNATURES
 from xcfg_analysis.recognise import recognise
 from xcfg_analysis.tokens import active_tokens
@@ -176,3 +177,19 @@ def test_fitted_parameters_are_what_was_planted(plants, tried):
     assert parameters("last-token")["shift_nats"] == pytest.approx(1.0, abs=0.15)
     assert parameters("temperature", 0.25)["slope"] == pytest.approx(0.95 - 1, abs=0.01)
     assert parameters("some-ranks")["ratio"] == pytest.approx(4.0, rel=0.3)
+
+
+@pytest.mark.parametrize("values", [(-0.5,), (-0.5, -0.25)], ids=["one value", "two values"])
+def test_a_handful_of_values_that_lie_on_every_grid_accuse_nobody(names, values):
+    """Failing means that somebody who tries xcfg on made-up numbers is told of a fault with certainty."""
+    rng = np.random.default_rng(0)
+    count = 24
+    batch = {
+        "sample_id": np.array(["a"] * count),
+        "position": np.arange(count),
+        "token_id": np.arange(count),
+        "active": np.arange(count) > 0,
+        "logp_rollout": rng.choice(values, count).astype(np.float32),
+        "logp_train": rng.uniform(-3.0, -0.1, count).astype(np.float32),
+    }
+    assert not {"dyadic-grid", "bf16-log-softmax"} & set(names(collect([batch])))

@@ -281,3 +281,15 @@ def test_verifying_the_folder_of_an_experiment_file_says_where_the_evidence_lies
     (tmp_path / "experiment.json").write_text("{}")
     code, out, _ = call("verify", str(tmp_path))
     assert code == 3 and "give the folder that a run wrote, runs/<experiment>" in out
+
+
+def test_memory_that_runs_out_is_no_fault_of_xcfg(call, command):
+    command(raising(MemoryError("Unable to allocate 5.6 GiB")))
+    code, _, err = call("knobs")
+    assert code == 4 and "memory ran out: Unable to allocate 5.6 GiB" in err and "fault of xcfg" not in err
+
+
+def test_verify_one_level_too_high_names_the_folder_that_holds_evidence(call, tmp_path):
+    (tmp_path / "runs" / "mine" / "cases").mkdir(parents=True)
+    code, _, err = call("verify", str(tmp_path))
+    assert code == 3 and "There is some in 'runs'." in err

@@ -14,7 +14,7 @@ from xcfg.errors import ConfigError, ExecutionError, IdentityError, UnknownNameE
 from xcfg.flow import freeze as journey
 from xcfg.flow.checkpoints import Checkpoint
 from xcfg.flow.freeze import FreezeOptions, _rollout, freeze, stop_ids
-from xcfg.flow.prompts import check_vocabulary, read_prompts
+from xcfg.flow.prompts import check_length, check_vocabulary, read_prompts
 from xcfg.identity.rollout import read_rollout
 from xcfg.schema.runtime import RuntimeDescriptor
 
@@ -98,6 +98,25 @@ def test_a_pipe_as_prompts_is_refused_and_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(ConfigError, match="is a pipe or a device"):
         read_prompts(tmp_path / "pipe")
+
+
+@pytest.mark.parametrize(
+    ("prompt", "new", "hint"),
+    [
+        ({"token_ids": [1] * 500}, 13, "--max-new-tokens 12 or fewer"),
+        ({"token_ids": [1] * 512}, 1, "shorter prompts"),
+        ({"text": "a"}, 512, "--max-new-tokens 511 or fewer"),
+    ],
+)
+def test_more_tokens_than_the_model_has_positions_are_refused(tmp_path, prompt, new, hint):
+    (tmp_path / "config.json").write_text('{"max_position_embeddings": 512}')
+    checkpoint = Checkpoint(uri="mine", folder=tmp_path, digest="d")
+    with pytest.raises(UsageError, match="do not fit into the 512 positions of 'mine'") as error:
+        check_length([prompt], checkpoint, new)
+    assert hint in error.value.hint
+    check_length([{"token_ids": [1] * 500}], checkpoint, 12)
+    (tmp_path / "config.json").write_text("{}")
+    check_length([prompt], checkpoint, new)
 
 
 def test_two_prompts_of_one_id_are_refused(prompts):

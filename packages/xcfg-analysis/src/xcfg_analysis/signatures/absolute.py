@@ -17,6 +17,8 @@ STEPS = tuple(2.0**-power for power in range(1, 7))
 SMALL = 1.0
 """Log probabilities above -1 show the step: a rounded log probability would have one of 1/256 or less there."""
 LEAST = 12
+DISTINCT = 8
+"""Different values that a side needs: a constant, or a few, lie on every grid."""
 SHARE = 0.95
 
 
@@ -36,7 +38,7 @@ def absolute_step(tokens: Tokens, side: str) -> float:
     """Return the coarsest step of which nearly all confident values of a side are multiples, 0.0 if there is none."""
     values: Float = getattr(tokens, side)
     small = values[np.abs(values) < SMALL]
-    if len(small) < LEAST or len(np.unique(small)) < 2:
+    if len(small) < LEAST or len(np.unique(small)) < 2 or len(np.unique(values)) < DISTINCT:
         return 0.0
     for step in STEPS:
         if float((small == np.round(small / step) * step).mean()) >= SHARE:

@@ -7,7 +7,7 @@ import math
 import numpy as np
 from xcfg.plugin.signature import SignatureFit
 
-from xcfg_analysis.signatures.absolute import absolute_step
+from xcfg_analysis.signatures.absolute import DISTINCT, absolute_step
 from xcfg_analysis.tokens import Bool, Float, Tokens
 
 LEAST = 8
@@ -47,7 +47,7 @@ def _sequences(tokens: Tokens, values: Float, dtype: str) -> Bool:
     off = np.bincount(tokens.sequence, ~on_grid(values, dtype), minlength=count)
     some = np.bincount(tokens.sequence, values != 0, minlength=count)
     held: Bool = ((off == 0) & (some >= LEAST))[tokens.sequence]
-    return held
+    return held if len(np.unique(values[held])) >= DISTINCT else np.zeros_like(held)
 
 
 def _found(tokens: Tokens, dtype: str, sides: list[str], held: dict[str, Bool]) -> SignatureFit:

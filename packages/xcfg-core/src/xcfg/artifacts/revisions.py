@@ -166,7 +166,9 @@ def publish(
             name, reason = next(iter(found.faults.items()))
             raise ArtifactError(
                 f"{str(folder / name)!r} cannot be trusted: {reason}",
-                hint="Restore it from a copy, or use another experiment_id or --output-root.",
+                hint="The scores and cases beside it are not touched. Restore it from a copy, or move it and its "
+                "partner (experiment.json and plan.jsonl go together) elsewhere and run again: both are written anew, "
+                "and what was sealed under the same content counts again.",
             )
         _check_identity(folder, found, identity)
         number = _same(found, experiment, plan) or max(found.records, default=0) + 1

@@ -55,9 +55,19 @@ def check_seals(path: Path) -> tuple[AttemptCheck, ...]:
     if not any(_is_evidence(check) for check in checks):
         raise NothingSelectedError(
             f"no attempt and no side score is in {str(path)!r}",
-            hint="A run writes to runs/<experiment>/ by default.",
+            hint=_where(path),
         )
     return checks
+
+
+def _where(path: Path) -> str:
+    """Return which folders of `path` hold experiments, one level further down than was looked."""
+    found = [
+        name
+        for name in sorted(os.listdir(path))
+        if (path / name).is_dir() and any((path / name / sub).is_dir() and _is_experiment(path / name / sub) for sub in os.listdir(path / name))
+    ]
+    return f"There is some in {found[0]!r}." if found else "A run writes to runs/<experiment>/ by default."
 
 
 def _is_evidence(check: AttemptCheck) -> bool:

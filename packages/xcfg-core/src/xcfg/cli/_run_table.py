@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import click
 
@@ -11,6 +12,10 @@ from xcfg.schema.result import Comparison, EdgeResult
 from xcfg.schema.summary import CaseSummary, RunSummary
 
 VERDICT_EDGE = "training_vs_rollout"
+RECORDED_EDGES = ("decode_vs_recorded", "training_vs_recorded")
+FAR = 3.0
+"""Recorded values this many times further from the scores than the sides are from each other are worth a line."""
+LAST_LINES = 6
 COLOURS = {"PASS": "green", "MISMATCH": "yellow"}
 
 
@@ -19,39 +24,77 @@ def number(value: float | None) -> str:
     return "-" if value is None else f"{value:.4g}"
 
 
-def case_line(case: CaseSummary, width: int) -> str:
-    """Return the line of one case."""
+def case_line(case: CaseSummary, width: int, home: Path | None = None) -> str:
+    """Return the line of one case. home: the experiment's folder, where logs lie."""
     status = click.style(f"{case.status:<18}", fg=COLOURS.get(case.status, "red"))
     edge = case.edges.get(VERDICT_EDGE)
     if edge is None:
-        return f"{case.label:<{width}}  {status}  {case.reason.partition(chr(10))[0]}{_kept(case)}"
+        return f"{case.label:<{width}}  {status}  {case.reason.partition(chr(10))[0]}{_kept(case, home)}"
     over = "-" if case.threshold is None else f"{edge.mismatches}/{edge.active_tokens} > {number(case.threshold)}"
     figures = f"{over:<18} max {number(edge.max_abs):<9} mean {number(edge.mean_abs):<9} rms {number(edge.rms):<9}"
     note = " (resumed)" if case.resumed else ""
     return f"{case.label:<{width}}  {status}  {case.assessment:<22}  {figures}{note}"
 
 
-def _kept(case: CaseSummary) -> str:
-    """Return where the logs of a failed case lie, relative to the experiment's folder."""
+def _kept(case: CaseSummary, home: Path | None) -> str:
+    """Return where the logs of a failed case lie."""
     failed = case.status in {status.value for status in LAUNCH_STATUSES} and case.attempt_id
-    return f"; logs: cases/{case.case_id}/{case.attempt_id}/" if failed else ""
+    return f"; logs: {(home or Path()) / 'cases' / case.case_id / case.attempt_id}/" if failed else ""
 
 
-def show_run(summary: RunSummary) -> None:
-    """Print the table of a run."""
+def _last_words(cases: Sequence[CaseSummary]) -> Iterator[str]:
+    """Yield what a failed worker said last, once for all cases that it failed."""
+    told: dict[str, str] = {}
+    for case in cases:
+        lines = [line for line in case.reason.splitlines()[1:] if line.strip()]
+        if lines and not case.edges:
+            told.setdefault("\n".join(f"    {line}" for line in lines[-LAST_LINES:]), case.label)
+    for words, label in told.items():
+        yield f"  {label}: the worker's last lines\n{words}"
+
+
+def _recorded(cases: Sequence[CaseSummary]) -> Iterator[str]:
+    """Yield how far the first case's scores lie from the values recorded in the rollout, where that is far."""
+    for case in cases:
+        verdict = case.edges.get(VERDICT_EDGE)
+        name = next((name for name in RECORDED_EDGES if name in case.edges), "")
+        if verdict is None or not name or case.threshold is None:
+            continue
+        edge = case.edges[name]
+        far = (edge.mean_abs or 0.0) > FAR * (verdict.mean_abs or 0.0) and (edge.max_abs or 0.0) > case.threshold
+        if far:
+            yield (
+                f"  {case.label}: {name.partition('_vs_')[0]} lies mean {number(edge.mean_abs)}, max "
+                f"{number(edge.max_abs)} nats from the values recorded in the rollout, and the two sides only mean "
+                f"{number(verdict.mean_abs)} from each other:\n    the recording used another checkpoint, or this "
+                "experiment does not reproduce what made it drift"
+            )
+        return
+
+
+def show_run(summary: RunSummary, output_root: Path | None = None) -> None:
+    """Print the table of a run. output_root: the folder under which it was stored."""
+    home = None if output_root is None else output_root / summary.experiment_id
     width = max([len(case.label) for case in summary.cases] or [8])
     click.echo(f"{'case':<{width}}  {'status':<18}  {'assessment':<22}  tokens over threshold; |d| in nats")
     for case in summary.cases:
-        click.echo(case_line(case, width))
+        click.echo(case_line(case, width, home))
     for reason in dict.fromkeys(case.assessment_reason for case in summary.cases if case.assessment_reason):
         click.echo(f"  assessment: {reason}")
     for case in summary.cases:
         for arm, reason in sorted(case.missing_arms.items()):
             click.echo(f"  {case.label}: no edges of {arm}: {reason.partition(chr(10))[0]}")
+    for line in (*_last_words(summary.cases), *_recorded(summary.cases)):
+        click.echo(line)
     click.echo(
         f"\n{summary.experiment_id}: rollout {summary.runtimes['rollout']}, training {summary.runtimes['training']}; "
         f"contract {summary.contract.version} ({summary.contract.digest[:12]}); exit {summary.exit_code}"
     )
+
+
+def nats(value: float, sign: str = "") -> str:
+    """Return a log probability in nats with six decimals; in scientific form where that would fill the line."""
+    return f"{value:{sign}.6f}" if abs(value) < 1e6 else f"{value:{sign}.6g}"
 
 
 def _over(edge: EdgeResult) -> str:
@@ -73,5 +116,5 @@ def show_edges(comparison: Comparison, names: Sequence[str]) -> None:
         for worst in edge.worst[:3]:
             click.echo(
                 f"    {names[worst.sequence]!r} position {worst.position} token {worst.token_id}: "
-                f"{worst.first:.6f} - {worst.second:.6f} = {worst.difference:+.6f}"
+                f"{nats(worst.first)} - {nats(worst.second)} = {nats(worst.difference, '+')}"
             )

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from xcfg.cli._output import Session, common_options, emit, pass_session
+from xcfg.cli._signals import end_as_interrupted
 from xcfg.errors import UsageError
 from xcfg.identity.rollout import Rollout
 from xcfg.schema._base import Value
@@ -55,6 +56,7 @@ def freeze(session: Session, **given: Any) -> None:
     """Freeze token ids, masks and recorded log probabilities in a new folder, from prompts or from a dump."""
     from xcfg.contract import load_contract
 
+    end_as_interrupted()
     rollout = _from_dump(session, given) if given["dump"] else _from_prompts(session, given)
     document = {
         "schema_version": "xcfg.freeze.v1",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from pathlib import Path
 
 import click
@@ -12,6 +11,7 @@ from xcfg.cli._output import Session, common_options, emit, pass_session
 from xcfg.cli._progress import Progress
 from xcfg.cli._run_table import show_run
 from xcfg.cli._select import selection_of, selection_options
+from xcfg.cli._signals import end_as_interrupted
 from xcfg.errors import UsageError
 from xcfg.schema.worker import OPTIONAL_COLUMNS
 
@@ -59,14 +59,10 @@ def run(session: Session, file: Path, memory_gib: float | None, **given: object)
         on_event=progress,
         **limits,  # type: ignore[arg-type]
     )
-    # A scheduler's time limit sends TERM, a closed terminal HUP (which nohup ignores, and so do we then): both end a
-    # run as Ctrl-C does, with workers gone and the store resumable.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
-        signal.signal(signal.SIGHUP, signal.default_int_handler)
+    end_as_interrupted()
     summary = run_journey(file, session.manager, options)
     progress.close()
-    emit(session, summary, show_run)
+    emit(session, summary, lambda shown: show_run(shown, options.output_root))
     raise SystemExit(summary.exit_code)
 
 

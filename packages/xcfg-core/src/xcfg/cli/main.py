@@ -170,6 +170,9 @@ def _summary(error: BaseException) -> ErrorSummary:
     if isinstance(error, SystemExit):
         told = f"something called sys.exit({error.code!r}) before there was a result"
         return _error("internal", told, "A command ends by returning its exit code.", 4)
+    if isinstance(error, MemoryError):
+        told = f"memory ran out: {' '.join(str(error).split())}".rstrip(": ")
+        return _error("out_of_memory", told, "Use a machine with more, or a part of the input: fewer samples.", 4)
     told = f"{type(error).__name__}: {' '.join(str(error).split())}".rstrip(": ")
     message = f"this is a fault of xcfg, not of your input: {told}"
     return _error("internal", message, "Run it again with --debug and report the traceback.", 4)

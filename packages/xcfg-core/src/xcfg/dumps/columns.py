@@ -17,8 +17,8 @@ REQUIRED: dict[str, str] = {
     "position": "integer, 0-based logical position within the sequence",
     "token_id": "integer, the token at that position",
     "active": "boolean, whether the token is compared",
-    "logp_rollout": "number in nats; may be absent (null, NaN) only where not active",
-    "logp_train": "number in nats; may be absent (null, NaN) only where not active",
+    "logp_rollout": "number in nats; may be absent only where not active (null in JSON, NaN in columns)",
+    "logp_train": "number in nats; may be absent only where not active (null in JSON, NaN in columns)",
 }
 OPTIONAL: dict[str, str] = {
     "weight_version": "integer, version of the weights that sampled the token",

@@ -16,7 +16,7 @@ from xcfg.errors import ExecutionError, IdentityError, UsageError, did_you_mean
 from xcfg.flow.checkpoints import Checkpoint, find_checkpoint
 from xcfg.flow.launching import launch_spec, place, resolution_context
 from xcfg.flow.options import Event, ignore
-from xcfg.flow.prompts import check_vocabulary, read_prompts
+from xcfg.flow.prompts import check_length, check_vocabulary, read_prompts
 from xcfg.flow.scratch import scratch_folder
 from xcfg.identity.checkpoint import end_of_sequence_ids, tokenizer_digest, vocabulary_size
 from xcfg.identity.rollout import Rollout, make_rollout, read_rollout, staging_folder, write_rollout
@@ -82,6 +82,7 @@ def freeze(manager: PluginManager, options: FreezeOptions) -> Rollout:
         raise UsageError(f"the runtime {options.runtime!r} does not sample", hint="Use --runtime torch.")
     checkpoint = find_checkpoint(options.checkpoint, manager)
     check_vocabulary(prompts, checkpoint, options.prompts)
+    check_length(prompts, checkpoint, options.max_new_tokens)
     with ExitStack() as stack:
         with _disk_errors(options.output):
             staging = stack.enter_context(staging_folder(options.output))

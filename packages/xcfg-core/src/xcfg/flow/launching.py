@@ -18,6 +18,10 @@ from xcfg.schema.runtime import Placement, PlacementRequest, RuntimeDescriptor
 from xcfg.schema.worker import PROTOCOL, WorkerSpec
 
 
+MAX_PROCESSES = 512
+"""Of one side on one machine: beyond it a number is a slip, and starting them would take the machine down."""
+
+
 def place(
     descriptor: RuntimeDescriptor,
     side: str,
@@ -28,6 +32,9 @@ def place(
     """Return where the runtime would run; another kind of device than was asked for makes it unsupported."""
     ask: Any = resolve(descriptor.placement, install_hint=descriptor.install_hint)
     placement: Placement = ask(PlacementRequest(side=side, knobs=dict(knobs), options=dict(options), devices=devices))
+    if placement.processes > MAX_PROCESSES:
+        reason = f"the {side} side would start {placement.processes} processes on this machine, over {MAX_PROCESSES}"
+        return evolve(placement, unsupported={**placement.unsupported, f"processes.{side}": reason})
     asked, given = ({name.split(":")[0] for name in names} for names in (devices, placement.devices))
     if asked != given:
         reason = f"asked for {', '.join(sorted(asked))}, the runtime would run on {', '.join(sorted(given))}"

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from xcfg.errors import ConfigError
+from xcfg.errors import ConfigError, UsageError
 from xcfg.flow.checkpoints import Checkpoint
-from xcfg.identity.checkpoint import tokenizer_digest, vocabulary_size
+from xcfg.identity.checkpoint import position_limit, tokenizer_digest, vocabulary_size
 from xcfg.schema.codec import parse_strict, read_file
 
 
@@ -75,3 +75,20 @@ def check_vocabulary(prompts: Sequence[dict[str, Any]], checkpoint: Checkpoint, 
                 source=str(file),
                 hint=f"Ids go from 0 to {size - 1}: was the file made with another tokenizer?",
             )
+
+
+def check_length(prompts: Sequence[dict[str, Any]], checkpoint: Checkpoint, max_new_tokens: int) -> None:
+    """Raise UsageError where a prompt and what may follow are longer than the model has positions.
+
+    A text counts as one token here, since only the worker has the tokenizer.
+    """
+    limit = position_limit(checkpoint.folder) if checkpoint.folder is not None else None
+    longest = max((len(prompt.get("token_ids", (0,))) for prompt in prompts), default=0)
+    if limit is not None and longest + max_new_tokens > limit:
+        raise UsageError(
+            f"a prompt of {longest} tokens and {max_new_tokens} new ones do not fit into the {limit} positions of "
+            f"{checkpoint.uri!r}",
+            hint=f"Use --max-new-tokens {limit - longest} or fewer."
+            if limit > longest
+            else "Use shorter prompts, or a checkpoint with more positions.",
+        )

@@ -103,11 +103,20 @@ def checkpoint_digest(folder: Path) -> str:
 
 def vocabulary_size(folder: Path) -> int | None:
     """Return `vocab_size` of config.json, of its text model where that has one; None where it says nothing."""
+    return _size(folder, "vocab_size")
+
+
+def position_limit(folder: Path) -> int | None:
+    """Return `max_position_embeddings`, the positions for which the model was made; None where it says nothing."""
+    return _size(folder, "max_position_embeddings")
+
+
+def _size(folder: Path, name: str) -> int | None:
     file = folder / "config.json"
     config = read_strict(file) if file.exists() else {}
     if isinstance(config, dict) and isinstance(config.get("text_config"), dict):
         config = config["text_config"]
-    size = config.get("vocab_size") if isinstance(config, dict) else None
+    size = config.get(name) if isinstance(config, dict) else None
     return size if type(size) is int and size > 0 else None
 
 

@@ -1,0 +1,79 @@
+"""What a person reads after a run: where logs lie, what a worker said last, whether the recording was met."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from xcfg.cli._run_table import nats, show_run
+from xcfg.schema.summary import RUN_SUMMARY, CaseSummary, ContractSummary, EdgeSummary, RunSummary, Seconds
+
+NOTHING = Seconds(build=0.0, score=0.0, compare=0.0)
+
+
+def edge(mean, largest):
+    return EdgeSummary(
+        active_tokens=10, mismatches=0, max_abs=largest, mean_abs=mean, rms=mean, p99_abs=largest, approx_kl0=0.0
+    )
+
+
+def case(label, status, reason="", threshold=None, **edges):
+    return CaseSummary(
+        case_id=f"case-{label}",
+        attempt_id="attempt-0001",
+        label=label,
+        status=status,
+        assessment="NO_REFERENCE",
+        reason=reason,
+        resumed=False,
+        threshold=threshold,
+        edges=edges,
+        seconds=NOTHING,
+    )
+
+
+def shown(capsys, *cases):
+    summary = RunSummary(
+        schema_version=RUN_SUMMARY,
+        experiment_id="e",
+        exit_code=0,
+        runtimes={"rollout": "torch", "training": "torch"},
+        contract=ContractSummary(source="s", version="v", digest="d" * 64),
+        cases=cases,
+    )
+    show_run(summary, Path("out"))
+    return capsys.readouterr().out
+
+
+def test_logs_are_named_by_a_path_that_can_be_opened(capsys):
+    out = shown(capsys, case("a", "WORKER_FAILED", "rank 0 ended"))
+    assert "rank 0 ended; logs: out/e/cases/case-a/attempt-0001/" in out
+
+
+def test_the_last_lines_of_a_worker_are_shown_once_for_all_cases_that_it_failed(capsys):
+    reason = "rank 0 ended with exit code 1\nLast lines of worker-0.log:\n  RuntimeError: my trainer is broken"
+    out = shown(capsys, case("a", "WORKER_FAILED", reason), case("b", "WORKER_FAILED", reason))
+    assert out.count("my trainer is broken") == 1
+    assert "a: the worker's last lines" in out
+
+
+@pytest.mark.parametrize(
+    ("verdict", "recorded", "says"),
+    [
+        ((0.01, 0.05), (5.58, 9.66), True),
+        ((0.04, 0.3), (0.04, 0.3), False),
+        ((0.0, 0.0), (1e-7, 1e-6), False),
+        ((2.0, 5.0), (5.0, 9.0), False),
+    ],
+    ids=["another checkpoint", "an honest recording", "both exact", "the drift was reproduced"],
+)
+def test_a_recording_that_no_side_comes_near_is_said(capsys, verdict, recorded, says):
+    edges = {"training_vs_rollout": edge(*verdict), "decode_vs_recorded": edge(*recorded)}
+    out = shown(capsys, case("baseline", "PASS", threshold=0.05, **edges))
+    assert ("from the values recorded in the rollout" in out) is says
+
+
+def test_a_number_never_fills_the_line():
+    assert nats(-0.5) == "-0.500000"
+    assert nats(0.25, "+") == "+0.250000"
+    assert len(nats(-1e308)) < 12
