@@ -193,7 +193,7 @@ def test_a_case_that_is_lost_is_not_scored_to_its_end(lab, frozen, tmp_path):
 
 
 def test_a_freeze_that_is_told_to_end_leaves_nothing_half_written(lab, tmp_path):
-    """Failing means that a scheduler's time limit leaves folders that look like rollouts, or a worker that samples on."""
+    """Failing means that a scheduler's time limit leaves half a rollout, or a worker that samples on."""
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_text('{"token_ids": [1, 2, 3]}\n' * 64)
     words = ("--checkpoint", "builtin:tiny-qwen3-512", "--prompts", prompts, "--max-new-tokens", 500)

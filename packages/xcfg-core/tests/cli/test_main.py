@@ -137,7 +137,7 @@ def test_no_command_shows_the_help_and_exits_2(call):
         (click.FileError("x", "gone"), 2, "usage"),
         (SystemExit(0), 4, "internal"),
         (SystemExit("message"), 4, "internal"),
-        (MemoryError(), 4, "internal"),
+        (MemoryError(), 4, "out_of_memory"),
     ],
 )
 def test_exit_codes_of_errors(call, command, error, code, kind):

@@ -61,13 +61,12 @@ def check_seals(path: Path) -> tuple[AttemptCheck, ...]:
 
 
 def _where(path: Path) -> str:
-    """Return which folders of `path` hold experiments, one level further down than was looked."""
-    found = [
-        name
-        for name in sorted(os.listdir(path))
-        if (path / name).is_dir() and any((path / name / sub).is_dir() and _is_experiment(path / name / sub) for sub in os.listdir(path / name))
-    ]
-    return f"There is some in {found[0]!r}." if found else "A run writes to runs/<experiment>/ by default."
+    """Return which folder of `path` holds experiments, one level further down than was looked."""
+    for name in sorted(os.listdir(path)):
+        below = path / name
+        if below.is_dir() and any((below / sub).is_dir() and _is_experiment(below / sub) for sub in os.listdir(below)):
+            return f"There is some in {name!r}."
+    return "A run writes to runs/<experiment>/ by default."
 
 
 def _is_evidence(check: AttemptCheck) -> bool:

@@ -17,7 +17,6 @@ from xcfg.schema.operators import OperatorBinding
 from xcfg.schema.runtime import Placement, PlacementRequest, RuntimeDescriptor
 from xcfg.schema.worker import PROTOCOL, WorkerSpec
 
-
 MAX_PROCESSES = 512
 """Of one side on one machine: beyond it a number is a slip, and starting them would take the machine down."""
 
