@@ -1,4 +1,4 @@
-"""The package registers what it announces, gives nothing away for real, and imports nothing heavy."""
+"""The package registers a runtime, knobs and a backend, and imports nothing heavy to do so."""
 
 from __future__ import annotations
 
@@ -6,48 +6,52 @@ import subprocess
 import sys
 
 import pytest
-from xcfg.cli.main import main
-from xcfg.errors import PluginError
+from xcfg.errors import ConfigError
 from xcfg.plugin.manager import PluginManager
+from xcfg.schema.runtime import PlacementRequest
+from xcfg_megatron.placement import placement
+from xcfg_testkit import PluginContract
 
 HEAVY = ("torch", "numpy", "safetensors", "transformers", "vllm", "megatron")
 
 
-@pytest.fixture(scope="module")
-def manager():
-    return PluginManager.load(environ={})
+class TestPlugin(PluginContract):
+    module = "xcfg_megatron.plugin"
+    entry_point = "megatron"
 
 
-def test_it_is_active_and_says_what_is_planned(manager):
-    entry = manager.plugin("megatron")
+def test_it_is_active_and_offers_what_it_says():
+    entry = PluginManager.load(environ={}).plugin("megatron")
     assert (entry.distribution, entry.status) == ("xcfg-megatron", "active"), entry.reason
-    assert not any(entry.provides.values())
-    assert "planned: runtime megatron" in entry.reason
-    assert "part of this version" in entry.reason
-    assert manager.offers("megatron") == {}
+    assert list(entry.provides["runtimes"]) == ["megatron"]
 
 
 def test_the_module_imports_nothing_heavy():
     found = "{name.partition('.')[0] for name in sys.modules}"
-    probe = f"import sys, xcfg_megatron.plugin; print(sorted({found} & set({HEAVY})))"
+    probe = f"import sys, xcfg_megatron.plugin, xcfg_megatron.placement; print(sorted({found} & set({HEAVY})))"
     done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, timeout=120, check=True)
     assert done.stdout == "[]\n"
 
 
-def test_naming_the_runtime_is_refused_with_what_is_missing(manager, capsys):
-    with pytest.raises(PluginError, match=r"planned and cannot be used: the adapter .* is not part of this version"):
-        manager.runtime("megatron")
-    assert "megatron" not in [item.record.name for item in manager.runtimes()]
-    words = [
-        "ops",
-        "resolve",
-        "selected_logprob",
-        "--side",
-        "training",
-        "--backend",
-        "x",
-        "--runtime",
-        "megatron",
-    ]
-    assert main(words) == 2
-    assert "not part of this version" in capsys.readouterr().err
+def asked(knobs=None, options=None, devices=("cpu",)):
+    return placement(PlacementRequest(side="training", knobs=knobs or {}, options=options or {}, devices=devices))
+
+
+def test_one_process_for_every_rank():
+    found = asked({"training.tensor_parallel_size": 2})
+    assert (found.world_size, found.processes, found.devices) == (2, 2, ("cpu", "cpu"))
+
+
+def test_too_few_devices_are_said_before_anything_starts():
+    few = asked({"training.tensor_parallel_size": 2}, devices=("cuda:0",))
+    assert "2 devices" in few.unsupported["training.tensor_parallel_size"]
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [({"vocabulary_divisor": 5}, "there is no option"), ({"vocab_divisor": 0}, "not a positive number")],
+)
+def test_a_wrong_option_is_named(options, says):
+    with pytest.raises(ConfigError) as error:
+        asked(options=options)
+    assert says in str(error.value)

@@ -1,4 +1,4 @@
-"""The package registers what it announces, gives nothing away for real, and imports nothing heavy."""
+"""The package registers a runtime, knobs and a backend, and imports nothing heavy to do so."""
 
 from __future__ import annotations
 
@@ -6,38 +6,60 @@ import subprocess
 import sys
 
 import pytest
-from xcfg.cli.main import main
-from xcfg.errors import PluginError
+from xcfg.errors import ConfigError
 from xcfg.plugin.manager import PluginManager
+from xcfg.schema.runtime import PlacementRequest
+from xcfg_testkit import PluginContract
+from xcfg_vllm.placement import placement
 
 HEAVY = ("torch", "numpy", "safetensors", "transformers", "vllm", "megatron")
 
 
-@pytest.fixture(scope="module")
-def manager():
-    return PluginManager.load(environ={})
+class TestPlugin(PluginContract):
+    module = "xcfg_vllm.plugin"
+    entry_point = "vllm"
 
 
-def test_it_is_active_and_says_what_is_planned(manager):
-    entry = manager.plugin("vllm")
+def test_it_is_active_and_offers_what_it_says():
+    entry = PluginManager.load(environ={}).plugin("vllm")
     assert (entry.distribution, entry.status) == ("xcfg-vllm", "active"), entry.reason
-    assert not any(entry.provides.values())
-    assert "planned: runtime vllm" in entry.reason
-    assert "part of this version" in entry.reason
-    assert manager.offers("vllm") == {}
+    assert list(entry.provides["runtimes"]) == ["vllm"]
 
 
 def test_the_module_imports_nothing_heavy():
     found = "{name.partition('.')[0] for name in sys.modules}"
-    probe = f"import sys, xcfg_vllm.plugin; print(sorted({found} & set({HEAVY})))"
+    probe = f"import sys, xcfg_vllm.plugin, xcfg_vllm.placement; print(sorted({found} & set({HEAVY})))"
     done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, timeout=120, check=True)
     assert done.stdout == "[]\n"
 
 
-def test_naming_the_runtime_is_refused_with_what_is_missing(manager, capsys):
-    with pytest.raises(PluginError, match=r"planned and cannot be used: the adapter .* is not part of this version"):
-        manager.runtime("vllm")
-    assert "vllm" not in [item.record.name for item in manager.runtimes()]
-    words = ["ops", "resolve", "selected_logprob", "--side", "rollout", "--backend", "x", "--runtime", "vllm"]
-    assert main(words) == 2
-    assert "not part of this version" in capsys.readouterr().err
+def asked(knobs=None, options=None, devices=("cpu",)):
+    return placement(PlacementRequest(side="rollout", knobs=knobs or {}, options=options or {}, devices=devices))
+
+
+def test_one_process_hosts_every_rank():
+    found = asked({"rollout.tensor_parallel_size": 2})
+    assert (found.world_size, found.processes, found.devices) == (2, 1, ("cpu", "cpu"))
+    assert found.env["VLLM_ENABLE_V1_MULTIPROCESSING"] == "1" != asked().env["VLLM_ENABLE_V1_MULTIPROCESSING"]
+
+
+def test_what_the_engine_would_refuse_is_said_before_it_starts():
+    assert "multiples of 32" in asked({"rollout.block_size": 16}).unsupported["rollout.block_size"]
+    assert asked({"rollout.block_size": 64}).unsupported == {}
+    few = asked({"rollout.tensor_parallel_size": 2}, devices=("cuda:0",))
+    assert "need 2 devices" in few.unsupported["rollout.tensor_parallel_size"]
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"max_model_length": 5}, "there is no option 'max_model_length'"),
+        ({"kv_cache_gib": 0}, "not a positive number"),
+        ({"kv_cache_gib": "1"}, "kv_cache_gib"),
+        ({"gpu_memory_utilization": 1.5}, "no share"),
+    ],
+)
+def test_a_wrong_option_is_named(options, says):
+    with pytest.raises(ConfigError) as error:
+        asked(options=options)
+    assert says in str(error.value)

@@ -1,22 +1,28 @@
-"""The plugin `megatron`: announces the training runtime that this version does not have yet."""
+"""The plugin `megatron`: the training runtime, its knobs, its own log probability as a backend."""
 
 from __future__ import annotations
 
 from xcfg.plugin import hookimpl
+from xcfg.schema.knobs import KnobDefinition
+from xcfg.schema.operators import OperatorBackendDescriptor
 from xcfg.schema.runtime import RuntimeDescriptor
 
-MEGATRON = RuntimeDescriptor(
-    name="megatron",
-    summary="Training scores from a real Megatron-core model, teacher-forced.",
-    adapter="",
-    placement="",
-    arms={"training": ("training",)},
-    status="planned",
-    missing="the adapter that constructs, drives and reads back Megatron-core is not part of this version",
-)
+from xcfg_megatron.capabilities import BACKENDS, KNOBS, MEGATRON
 
 
 @hookimpl
 def xcfg_runtimes() -> tuple[RuntimeDescriptor, ...]:
-    """Return the runtime of this package, which is listed and refused when named."""
+    """Return the runtime of this package."""
     return (MEGATRON,)
+
+
+@hookimpl
+def xcfg_knobs() -> tuple[KnobDefinition, ...]:
+    """Return the settings that an experiment may vary."""
+    return KNOBS
+
+
+@hookimpl
+def xcfg_operator_backends() -> tuple[OperatorBackendDescriptor, ...]:
+    """Return Megatron's vocab-parallel selected log probability."""
+    return BACKENDS

@@ -1,22 +1,28 @@
-"""The plugin `vllm`: announces the rollout runtime that this version does not have yet."""
+"""The plugin `vllm`: the rollout runtime, its knobs, and the engine's own log probability as a backend."""
 
 from __future__ import annotations
 
 from xcfg.plugin import hookimpl
+from xcfg.schema.knobs import KnobDefinition
+from xcfg.schema.operators import OperatorBackendDescriptor
 from xcfg.schema.runtime import RuntimeDescriptor
 
-VLLM = RuntimeDescriptor(
-    name="vllm",
-    summary="Rollout scores from a real vLLM engine: prefill, and forced replay through real decode.",
-    adapter="",
-    placement="",
-    arms={"rollout": ("rollout_prefill", "rollout_decode")},
-    status="planned",
-    missing="the adapter that constructs, drives and reads back vLLM is not part of this version",
-)
+from xcfg_vllm.capabilities import BACKENDS, KNOBS, VLLM
 
 
 @hookimpl
 def xcfg_runtimes() -> tuple[RuntimeDescriptor, ...]:
-    """Return the runtime of this package, which is listed and refused when named."""
+    """Return the runtime of this package."""
     return (VLLM,)
+
+
+@hookimpl
+def xcfg_knobs() -> tuple[KnobDefinition, ...]:
+    """Return the engine arguments that an experiment may vary."""
+    return KNOBS
+
+
+@hookimpl
+def xcfg_operator_backends() -> tuple[OperatorBackendDescriptor, ...]:
+    """Return the engine's own selected log probability."""
+    return BACKENDS

@@ -1,0 +1,130 @@
+"""The RuntimeAdapter of `vllm`: one process that hosts every rank of one engine."""
+
+from __future__ import annotations
+
+import gc
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from xcfg.errors import LaunchError
+from xcfg.identity.rollout import Rollout
+from xcfg.plugin.protocols import RankContext
+from xcfg.schema.worker import BuildReport, ScoreRequest, WeightReport, WorkerSpec
+
+from xcfg_vllm.build import Engine, build_engine
+from xcfg_vllm.capabilities import NATIVE
+from xcfg_vllm.generate import run_generate
+from xcfg_vllm.knobs import REQUEST_KNOBS, Window, applications
+from xcfg_vllm.score import Score, run_score
+
+OPERATION = "selected_logprob"
+
+
+class VllmAdapter:
+    """One engine. Its reports are lists, one for each tensor-parallel rank."""
+
+    def __init__(self) -> None:
+        """Hold nothing; `build` makes the engine."""
+        self._engine: Engine | None = None
+        self._spec: WorkerSpec | None = None
+        self._folds: list[str] = []
+
+    @property
+    def engine(self) -> Engine:
+        """The live engine; LaunchError before `build` and after `close`."""
+        if self._engine is None:
+            raise LaunchError("the engine of the runtime 'vllm' was not built, or is closed")
+        return self._engine
+
+    def build(self, spec: WorkerSpec, context: RankContext) -> BuildReport | list[BuildReport]:
+        """Build the engine and read every rank back; one report, or a list where the engine has several ranks.
+
+        Raises what build.build_engine raises.
+        """
+        started = time.perf_counter()
+        binding = spec.operators[OPERATION]
+        if binding.backend_id != NATIVE:
+            raise LaunchError(f"the runtime 'vllm' cannot inject {binding.backend_id!r} yet", hint="Bind 'native'.")
+        self._spec = spec
+        self._engine = build_engine(spec)
+        engine = self._engine
+        engine.every_rank("xcfg_begin")
+        facts = engine.every_rank("xcfg_facts")
+        weights = engine.every_rank("xcfg_weights", spec.checkpoint)
+        self._folds = [str(item["fold"]) for item in weights]
+        dtype = str(engine.arguments["dtype"])
+        built = {path: value for path, value in spec.knobs.items() if path not in REQUEST_KNOBS}
+        reports = [
+            BuildReport(
+                rank=rank,
+                world_size=spec.world_size,
+                compute_dtype="+".join(facts[rank]["parameter_dtypes"]),
+                applications=applications(Window(rank, facts[rank], {}, engine.arguments, binding), built),
+                weights=_weights(weights[rank], dtype),
+                provenance=_provenance(engine, facts[rank], weights[rank]),
+                coordinates={"dp": 0, "pp": 0, "tp": rank, "cp": 0, "ep": 0},
+                seconds=time.perf_counter() - started,
+            )
+            for rank in range(spec.world_size)
+        ]
+        return reports if spec.world_size > 1 else reports[0]
+
+    def score(self, request: ScoreRequest, rollout: Rollout) -> Score | list[Score]:
+        """Score `rollout` in one arm, like `build` one answer or a list; see score.run_score."""
+        spec = self._spec
+        if spec is None:
+            raise LaunchError("the engine of the runtime 'vllm' was not built")
+        knobs = {**spec.knobs, **request.knobs}
+        scores = run_score(self.engine, knobs, spec.operators[OPERATION], self._folds, request, rollout)
+        return scores if spec.world_size > 1 else scores[0]
+
+    def generate(self, request: ScoreRequest, prompts: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Sample a continuation of every prompt; see generate.run_generate."""
+        spec = self._spec
+        if spec is None:
+            raise LaunchError("the engine of the runtime 'vllm' was not built")
+        size = int(str({**spec.knobs, **request.knobs}.get("batch.size", 8)))
+        return run_generate(self.engine, prompts, request.generate, Path(spec.checkpoint), size)
+
+    def close(self) -> None:
+        """Shut the engine down, its workers included."""
+        engine, self._engine = self._engine, None
+        if engine is None:
+            return
+        engine.llm.llm_engine.engine_core.shutdown()
+        engine.llm = None
+        gc.collect()
+        from vllm.distributed.parallel_state import cleanup_dist_env_and_memory
+
+        cleanup_dist_env_and_memory()
+
+
+def _weights(found: dict[str, Any], dtype: str) -> WeightReport:
+    return WeightReport(
+        method="digest",
+        dtype=dtype,
+        tensors=dict(found["tensors"]),
+        aliases=dict(found["aliases"]),
+        fold=str(found["fold"]),
+        local_parameters=int(found["local"]),
+        total_parameters=int(found["total"]),
+    )
+
+
+def _provenance(engine: Engine, facts: dict[str, Any], weights: dict[str, Any]) -> dict[str, Any]:
+    shown = {name: value for name, value in facts.items() if name not in ("pid",)}
+    arguments = {
+        name: value
+        for name, value in engine.arguments.items()
+        if name not in ("model", "logits_processors") and isinstance(value, (bool, int, float, str, dict, type(None)))
+    }
+    return {
+        "engine": "vllm",
+        "versions": {"vllm": engine.version, "torch": torch.__version__},
+        "platform": "cuda" if torch.cuda.is_available() else "cpu",
+        "arguments": arguments,
+        "facts": shown,
+        "tensors_that_differ_from_the_checkpoint": list(weights["differing"]),
+    }

@@ -1,0 +1,126 @@
+"""From a worker's specification to a live vLLM engine."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from xcfg.errors import LaunchError
+from xcfg.identity.rollout import read_rollout
+from xcfg.schema.worker import WorkerSpec
+
+from xcfg_vllm.options import VllmOptions, parse_options
+
+VERSIONS = (25, 33)
+"""Minor versions of vLLM 0.x that this adapter knows: from, and first one not."""
+EXTENSION = "xcfg_vllm.extension.WorkerExtension"
+GENERATED = 1
+"""Positions beyond the longest sequence: a prefill request must generate one token."""
+DIRECT = {
+    "rollout.dtype": "dtype",
+    "rollout.tensor_parallel_size": "tensor_parallel_size",
+    "rollout.enable_prefix_caching": "enable_prefix_caching",
+    "rollout.enforce_eager": "enforce_eager",
+    "rollout.max_num_batched_tokens": "max_num_batched_tokens",
+    "rollout.max_num_seqs": "max_num_seqs",
+    "rollout.block_size": "block_size",
+    "rollout.kv_cache_dtype": "kv_cache_dtype",
+    "rollout.engine_attention": "attention_backend",
+}
+"""Knob -> argument of vllm.LLM, passed as it stands."""
+DEFAULTS = {"dtype": "bfloat16", "enable_prefix_caching": False, "enforce_eager": True}
+
+
+@dataclass
+class Engine:
+    """The live engine of all ranks, and what it was built with."""
+
+    llm: Any
+    arguments: dict[str, Any]
+    options: VllmOptions
+    version: str
+    world_size: int
+
+    def every_rank(self, method: str, *args: Any) -> list[Any]:
+        """Call a method of WorkerExtension on every rank; return their answers by rank."""
+        return list(self.llm.collective_rpc(method, args=args))
+
+
+def build_engine(spec: WorkerSpec) -> Engine:
+    """Return the engine. Raises ConfigError for runtime options, LaunchError for the rest."""
+    options = parse_options(spec.options)
+    version = check_version()
+    arguments = engine_arguments(spec, options)
+    try:
+        from vllm import LLM
+
+        llm = LLM(**arguments)
+    except Exception as error:
+        raise LaunchError(f"vLLM {version} did not build: {_short(error)}") from error
+    return Engine(llm, arguments, options, version, spec.world_size)
+
+
+def check_version() -> str:
+    """Return vLLM's version; LaunchError when it is absent or none that this adapter knows."""
+    try:
+        import vllm
+    except ImportError as error:
+        raise LaunchError(
+            f"vllm cannot be imported: {error}",
+            hint="pip install 'xcfg-vllm[cpu]', or 'xcfg-vllm[cuda]' on a machine with a GPU.",
+        ) from error
+    version = str(vllm.__version__)
+    major, minor, *_ = (version.split("+")[0] + ".0").split(".")
+    if major != "0" or not minor.isdigit() or not VERSIONS[0] <= int(minor) < VERSIONS[1]:
+        raise LaunchError(
+            f"vLLM {version} is not known to xcfg-vllm",
+            hint=f"It knows 0.{VERSIONS[0]} to 0.{VERSIONS[1] - 1}.",
+        )
+    return version
+
+
+def engine_arguments(spec: WorkerSpec, options: VllmOptions) -> dict[str, Any]:
+    """Return the arguments of vllm.LLM for `spec`."""
+    from xcfg_vllm.force import ForcedTokens
+
+    arguments: dict[str, Any] = {
+        "model": spec.checkpoint,
+        "skip_tokenizer_init": True,
+        "seed": spec.seed,
+        "max_logprobs": 1,
+        "disable_log_stats": True,
+        "async_scheduling": options.async_scheduling,
+        "worker_extension_cls": EXTENSION,
+        "logits_processors": [ForcedTokens],
+        "max_model_len": options.max_model_len or _longest(spec) + GENERATED,
+        **DEFAULTS,
+    }
+    for path, name in DIRECT.items():
+        if path in spec.knobs:
+            arguments[name] = spec.knobs[path]
+    if "rollout.custom_ops" in spec.knobs:
+        arguments["compilation_config"] = {"custom_ops": [spec.knobs["rollout.custom_ops"]]}
+    if not any(device.startswith("cuda") for device in spec.devices):
+        return arguments
+    return {**arguments, "gpu_memory_utilization": options.gpu_memory_utilization}
+
+
+def _longest(spec: WorkerSpec) -> int:
+    if not spec.rollout:
+        return model_limit(Path(spec.checkpoint)) - GENERATED
+    rollout = read_rollout(Path(spec.rollout))
+    offsets = rollout.offsets
+    return int((offsets[1:] - offsets[:-1]).max())
+
+
+def model_limit(checkpoint: Path) -> int:
+    """Return the positions for which the checkpoint was made (max_position_embeddings)."""
+    config = json.loads((checkpoint / "config.json").read_text(encoding="utf-8"))
+    return int(config.get("max_position_embeddings", 2048))
+
+
+def _short(error: BaseException) -> str:
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[0][:300] if lines else ''}"

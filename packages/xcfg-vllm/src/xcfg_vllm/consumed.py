@@ -1,0 +1,109 @@
+"""From what entered the model on a rank to attestations, phases and batch sizes per token."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from xcfg.errors import WorkerError
+from xcfg.identity.attest import attest_sequence
+from xcfg.identity.rollout import Rollout
+from xcfg.schema.identity import SequenceAttestation
+from xcfg.schema.names import Phase
+
+from xcfg_vllm.requests import Answer
+
+
+@dataclass
+class Consumed:
+    """Flat over T tokens. ids, positions: what entered, -1 where nothing did. entered: how often.
+
+    phase, step_batch: of the forward whose logits predict the token. single_token_forwards: those in which a request
+    had one token; others may prefill in the same step. max_tokens, max_requests: of the largest forward.
+    """
+
+    total: int
+    ids: NDArray[np.int64] = field(init=False)
+    positions: NDArray[np.int64] = field(init=False)
+    entered: NDArray[np.int64] = field(init=False)
+    phase: NDArray[np.int8] = field(init=False)
+    step_batch: NDArray[np.int32] = field(init=False)
+    forwards: int = 0
+    single_token_forwards: int = 0
+    max_tokens: int = 0
+    max_requests: int = 0
+    chunked: int = 0
+
+    def __post_init__(self) -> None:
+        """Start with nothing consumed."""
+        self.ids = np.full(self.total, -1, dtype=np.int64)
+        self.positions = np.full(self.total, -1, dtype=np.int64)
+        self.entered = np.zeros(self.total, dtype=np.int64)
+        self.phase = np.zeros(self.total, dtype=np.int8)
+        self.step_batch = np.zeros(self.total, dtype=np.int32)
+
+    def take(self, rollout: Rollout, answers: Sequence[Answer], forwards: Sequence[Any], *, decode: bool) -> None:
+        """Take in the forwards of one group of requests."""
+        spans = {answer.request: rollout.span(answer.sequence) for answer in answers}
+        firsts = {answer.request: answer.first for answer in answers}
+        for names, counts, ids, positions in forwards:
+            self.forwards += 1
+            self.single_token_forwards += int(any(count == 1 for count in counts))
+            self.max_tokens = max(self.max_tokens, sum(counts))
+            self.max_requests = max(self.max_requests, len(names))
+            start = 0
+            for name, count in zip(names, counts, strict=True):
+                request = _match(name, spans)
+                where = slice(start, start + count)
+                start += count
+                self._request(spans[request], firsts[request], ids[where], positions[where], len(names), decode)
+
+    def _request(self, span: slice, first: int, ids: list[int], positions: list[int], batch: int, decode: bool) -> None:
+        length = span.stop - span.start
+        if not positions or positions[0] < 0 or positions[-1] >= length:
+            raise WorkerError(
+                f"positions {positions[:1]} to {positions[-1:]} entered for a sequence of {length} tokens"
+            )
+        self.chunked += int(len(ids) > 1 and (positions[0] > 0 or positions[-1] + 1 < (first if decode else length)))
+        flat = span.start + np.asarray(positions, dtype=np.int64)
+        self.ids[flat] = ids
+        self.positions[flat] = positions
+        self.entered[flat] += 1
+        predicted = flat[flat + 1 < span.stop] + 1
+        self.step_batch[predicted] = batch
+        if not decode:
+            self.phase[predicted] = int(Phase.PREFILL)
+            return
+        last = predicted[-1:] if len(ids) > 1 else predicted
+        kind = Phase.DECODE if len(ids) == 1 else Phase.FIRST_TOKEN if positions[-1] + 1 == first else Phase.RECOMPUTED
+        self.phase[last] = int(kind)
+
+    def attestations(
+        self, rollout: Rollout, answers: Sequence[Answer], *, consumed_last: bool
+    ) -> tuple[SequenceAttestation, ...]:
+        """Return one attestation per sequence: what entered, and the ids that the engine's answers name."""
+        result = []
+        for answer in sorted(answers, key=lambda item: item.sequence):
+            span = rollout.span(answer.sequence)
+            stop = span.stop if consumed_last else span.stop - 1
+            if bool((self.entered[span.start : stop] < 1).any()):
+                raise WorkerError(f"not every token of sequence {answer.sequence} entered the model")
+            active = np.flatnonzero(rollout.active[span])
+            handed = answer.tokens[active - answer.first]
+            result.append(
+                attest_sequence(answer.sequence, self.ids[span.start : stop], self.positions[span.start : stop], handed)
+            )
+        return tuple(result)
+
+
+def _match(name: str, spans: dict[str, slice]) -> str:
+    """Return the request of an engine's internal name, which may carry a suffix."""
+    if name in spans:
+        return name
+    stem = name.rpartition("-")[0]
+    if stem in spans:
+        return stem
+    raise WorkerError(f"the engine ran the request {name!r}, which nobody made")

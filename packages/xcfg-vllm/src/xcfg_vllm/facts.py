@@ -1,0 +1,78 @@
+"""What one rank of vLLM is made of, read from its live objects; runs in the worker process."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+
+def qualified(item: Any) -> str:
+    """Return module and name of a function, method or type."""
+    item = item if isinstance(item, type) or hasattr(item, "__qualname__") else type(item)
+    return f"{item.__module__}.{item.__qualname__}"
+
+
+def counted(names: Iterable[str]) -> dict[str, int]:
+    """Return how often each name stands in `names`."""
+    return dict(sorted(Counter(names).items()))
+
+
+def read_facts(rank: int, runner: Any, config: Any) -> dict[str, Any]:
+    """Return the facts as plain values."""
+    from vllm.distributed import parallel_state
+
+    model = runner.model
+    modules = list(model.modules())
+    attention = [module for module in modules if type(module).__name__ == "Attention"]
+    custom = [module for module in modules if hasattr(module, "_forward_method")]
+    embedding = next((module for module in modules if type(module).__name__ == "VocabParallelEmbedding"), None)
+    group = parallel_state.get_tp_group()
+    compilation, cache, scheduler = config.compilation_config, config.cache_config, config.scheduler_config
+    return {
+        "rank": rank,
+        "pid": os.getpid(),
+        "runner": qualified(type(runner)),
+        "model": qualified(type(model)),
+        "tensor_parallel_size": parallel_state.get_tensor_model_parallel_world_size(),
+        "context_parallel_size": int(getattr(config.parallel_config, "prefill_context_parallel_size", 1)),
+        "group_backend": str(torch.distributed.get_backend(group.device_group)) if group.world_size > 1 else "",
+        "communicator": qualified(type(group.device_communicator)) if group.device_communicator else "",
+        "parameter_dtypes": counted(str(item.dtype).removeprefix("torch.") for item in model.parameters()),
+        "attention_impl": counted(qualified(type(module.impl)) for module in attention),
+        "attention_backend_config": str(config.attention_config.backend),
+        "kv_cache": [f"{str(item.dtype).removeprefix('torch.')} {tuple(item.shape)}" for item in _caches(runner)[:1]],
+        "kv_cache_dtypes": counted(str(item.dtype).removeprefix("torch.") for item in _caches(runner)),
+        "block_size": int(cache.block_size),
+        "prefix_caching": bool(cache.enable_prefix_caching),
+        "chunked_prefill": bool(scheduler.enable_chunked_prefill),
+        "max_num_batched_tokens": int(scheduler.max_num_batched_tokens),
+        "max_num_seqs": int(scheduler.max_num_seqs),
+        "max_model_len": int(config.model_config.max_model_len),
+        "async_scheduling": bool(scheduler.async_scheduling),
+        "compilation_mode": getattr(compilation.mode, "name", str(compilation.mode)),
+        "compilation_backend": str(compilation.backend),
+        "cudagraph_mode": getattr(compilation.cudagraph_mode, "name", str(compilation.cudagraph_mode)),
+        "custom_ops": [str(item) for item in compilation.custom_ops],
+        "custom_op_methods": counted(qualified(module._forward_method) for module in custom),
+        "logprobs_mode": str(runner.sampler.logprobs_mode),
+        "compute_logprobs": qualified(runner.sampler.compute_logprobs),
+        "gather_logprobs": qualified(runner.sampler.gather_logprobs),
+        "vocabulary": {} if embedding is None else _vocabulary(embedding),
+        "threads": torch.get_num_threads(),
+    }
+
+
+def _caches(runner: Any) -> list[torch.Tensor]:
+    return [item for item in getattr(runner, "kv_caches", []) if isinstance(item, torch.Tensor)]
+
+
+def _vocabulary(embedding: Any) -> dict[str, int]:
+    return {
+        "org": int(embedding.org_vocab_size),
+        "padded": int(embedding.num_embeddings_padded),
+        "per_rank": int(embedding.num_embeddings_per_partition),
+    }

@@ -1,0 +1,38 @@
+"""Forced replay where the engine has none of its own: a logits processor that leaves one token possible.
+
+vLLM takes raw log probabilities before any processor runs, so the values are those of the untouched logits. Tokens
+are indexed by how many were generated, never by value: an asynchronous scheduler shows -1 for tokens in flight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from vllm.sampling_params import SamplingParams
+from vllm.v1.sample.logits_processor import AdapterLogitsProcessor
+
+FORCED = "xcfg_forced"
+"""Name of the extra argument of a request that holds the tokens to come."""
+
+
+class ForcedTokens(AdapterLogitsProcessor):  # type: ignore[misc]  # vllm is not typed here
+    """Per request, in `extra_args[FORCED]`: the token ids that it shall generate, in order."""
+
+    def is_argmax_invariant(self) -> bool:
+        """It changes what greedy sampling takes."""
+        return False
+
+    def new_req_logits_processor(self, params: SamplingParams) -> Callable[..., torch.Tensor] | None:
+        """Return the processor of one request, or None where nothing is forced."""
+        tokens: Any = (params.extra_args or {}).get(FORCED)
+        if tokens is None:
+            return None
+
+        def only(output_ids: list[int], logits: torch.Tensor) -> torch.Tensor:
+            forced = torch.full_like(logits, -torch.inf)
+            forced[tokens[len(output_ids)]] = 0.0
+            return forced
+
+        return only

@@ -1,0 +1,256 @@
+"""Knobs read back on every rank: requested -> materialised -> actual, from live objects and from what ran."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from xcfg.plugin.operators import backend_meant
+from xcfg.schema._base import Value
+from xcfg.schema.names import Applied, EvidenceKind, Exercised, Lifecycle
+from xcfg.schema.operators import OperatorBinding
+from xcfg.schema.runtime import Evidence, KnobApplication
+
+from xcfg_vllm.capabilities import FLAT, NATIVE
+
+REQUEST_KNOBS = ("batch.size", "batch.padding_side", "batch.packing")
+STOCK = "vllm.v1.sample.sampler.Sampler.compute_logprobs"
+FP8 = {"fp8": "uint8", "fp8_e4m3": "uint8", "fp8_e5m2": "uint8"}
+IMPLEMENTATIONS = {
+    "CPU_ATTN": "CPUAttentionBackendImpl",
+    "FLASH_ATTN": "FlashAttentionImpl",
+    "TRITON_ATTN": "TritonAttentionImpl",
+    "FLASHINFER": "FlashInferImpl",
+    "FLEX_ATTENTION": "FlexAttentionImpl",
+}
+
+
+@dataclass(frozen=True)
+class Window:
+    """What one rank showed. facts: see facts.py. counters: of the score; empty at build. built: arguments of LLM."""
+
+    rank: int
+    facts: Mapping[str, Any]
+    counters: Mapping[str, int]
+    built: Mapping[str, Any]
+    binding: OperatorBinding
+    cached_tokens: int = 0
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What a reader found; an `actual` of None: nothing could be observed."""
+
+    materialized: Value
+    actual: Value
+    evidence: tuple[Evidence, ...]
+    lifecycle: Lifecycle = Lifecycle.ENGINE_CONSTRUCTION
+    exercised: Exercised = Exercised.UNKNOWN
+    reason: str = ""
+
+
+def state(source: str, detail: Any) -> Evidence:
+    """Return evidence from live objects."""
+    return Evidence(kind=EvidenceKind.STATE, source=source, detail=str(detail))
+
+
+def execution(source: str, detail: Any) -> Evidence:
+    """Return evidence from calls or counters."""
+    return Evidence(kind=EvidenceKind.EXECUTION, source=source, detail=str(detail))
+
+
+def applications(window: Window, knobs: Mapping[str, Value]) -> tuple[KnobApplication, ...]:
+    """Return one record per knob of this side on one rank."""
+    return tuple(_application(window, path, value) for path, value in sorted(knobs.items()))
+
+
+def _application(window: Window, path: str, requested: Value) -> KnobApplication:
+    reader = READERS.get(path)
+    if reader is None:
+        reading = Reading(None, None, (), reason=f"the runtime 'vllm' does not have {path!r}")
+        status = Applied.UNSUPPORTED
+    else:
+        reading = reader(window, requested)
+        wanted = reading.materialized if path == "logp.backend" else requested
+        same = type(reading.actual) is type(wanted) and reading.actual == wanted
+        status = Applied.APPLIED if same else Applied.UNOBSERVABLE if reading.actual is None else Applied.FALLBACK
+    reason = reading.reason
+    if status is Applied.FALLBACK and not reason:
+        reason = f"asked for {requested!r}, the engine runs {reading.actual!r}"
+    return KnobApplication(
+        path=path,
+        side="rollout",
+        rank=window.rank,
+        requested=requested,
+        materialized=reading.materialized,
+        actual=reading.actual,
+        status=status,
+        lifecycle=reading.lifecycle,
+        evidence=reading.evidence,
+        exercised=reading.exercised,
+        reason=reason,
+    )
+
+
+def _ran(window: Window) -> Exercised:
+    return Exercised.YES if window.counters.get("forwards") else Exercised.UNKNOWN
+
+
+def _dtype(window: Window, requested: Value) -> Reading:
+    stored = window.facts["parameter_dtypes"]
+    hidden = list(window.facts.get("hidden_dtypes", []))
+    evidence = [state("parameters of the live model", stored)]
+    if hidden:
+        evidence.append(execution("hidden states that left the decoder blocks", ", ".join(hidden)))
+    seen = set(stored) | set(hidden)
+    actual = next(iter(seen)) if len(seen) == 1 else None
+    reason = "" if actual else f"parameters are {sorted(stored)}, hidden states {hidden}"
+    return Reading(window.built.get("dtype"), actual, tuple(evidence), exercised=_ran(window), reason=reason)
+
+
+def _world(name: str, lifecycle: Lifecycle = Lifecycle.PROCESS_START) -> Callable[[Window, Value], Reading]:
+    def read(window: Window, requested: Value) -> Reading:
+        size = int(window.facts[name])
+        detail = f"{size} ranks; {window.facts['communicator'] or 'no communicator'}; {window.facts['group_backend']}"
+        exercised = _ran(window) if size > 1 else Exercised.NO
+        return Reading(size, size, (state("parallel group of the live engine", detail),), lifecycle, exercised)
+
+    return read
+
+
+def _prefix(window: Window, requested: Value) -> Reading:
+    actual = bool(window.facts["prefix_caching"])
+    evidence = [state("cache configuration of the worker", actual)]
+    if window.counters:
+        evidence.append(execution("prompt tokens taken from the cache", window.cached_tokens))
+    exercised = Exercised.UNKNOWN if not window.counters else Exercised.YES if window.cached_tokens else Exercised.NO
+    return Reading(actual, actual, tuple(evidence), exercised=exercised)
+
+
+def _eager(window: Window, requested: Value) -> Reading:
+    mode, graphs = window.facts["compilation_mode"], window.facts["cudagraph_mode"]
+    eager = mode == "NONE" and graphs == "NONE"
+    detail = f"compilation {mode} ({window.facts['compilation_backend']}), graphs {graphs}"
+    return Reading(eager, eager, (state("compilation of the live worker", detail),), exercised=_ran(window))
+
+
+def _attention(window: Window, requested: Value) -> Reading:
+    found = window.facts["attention_impl"]
+    evidence = (state("implementation in every attention layer", found),)
+    if requested == "model_default" and len(found) == 1:
+        return Reading(next(iter(found)), "model_default", evidence, exercised=_ran(window))
+    return Reading(None, None, evidence, reason="the layers do not agree on one implementation")
+
+
+def _engine_attention(window: Window, requested: Value) -> Reading:
+    found = window.facts["attention_impl"]
+    told = window.facts["attention_backend_config"]
+    evidence = (
+        state("implementation in every attention layer", found),
+        Evidence(kind=EvidenceKind.CONFIG, source="attention_config.backend", detail=told),
+    )
+    running = {name for name, kind in IMPLEMENTATIONS.items() if any(item.endswith("." + kind) for item in found)}
+    actual = next(iter(running)) if len(running) == 1 and len(found) == 1 else None
+    reason = "" if actual else f"the layers run {', '.join(found)}, which no name stands for"
+    return Reading(told, actual, evidence, exercised=_ran(window), reason=reason)
+
+
+def _tokens(window: Window, requested: Value) -> Reading:
+    actual = int(window.facts["max_num_batched_tokens"])
+    largest, chunked = window.counters.get("max_tokens", 0), window.counters.get("chunked", 0)
+    evidence = [state("scheduler configuration of the worker", actual)]
+    exercised = Exercised.UNKNOWN
+    if window.counters:
+        evidence.append(
+            execution("tokens of the largest forward; prefills that ran in pieces", f"{largest}; {chunked}")
+        )
+        exercised = Exercised.YES if chunked else Exercised.NO
+    if largest > actual:
+        return Reading(actual, None, tuple(evidence), reason=f"a forward of {largest} tokens ran")
+    return Reading(actual, actual, tuple(evidence), exercised=exercised)
+
+
+def _sequences(window: Window, requested: Value) -> Reading:
+    actual, largest = int(window.facts["max_num_seqs"]), window.counters.get("max_requests", 0)
+    evidence = [state("scheduler configuration of the worker", actual)]
+    exercised = Exercised.UNKNOWN
+    if window.counters:
+        evidence.append(
+            execution(
+                "requests of the largest forward; most submitted at once", f"{largest}; {window.counters['submitted']}"
+            )
+        )
+        exercised = Exercised.YES if window.counters["submitted"] > actual else Exercised.NO
+    return Reading(actual, actual if largest <= actual else None, tuple(evidence), exercised=exercised)
+
+
+def _block(window: Window, requested: Value) -> Reading:
+    configured, caches = int(window.facts["block_size"]), window.facts["kv_cache"]
+    shapes = " ".join(caches)
+    seen = f" {configured}," in shapes or f" {configured})" in shapes
+    evidence = (state("key-value cache tensors of the worker", shapes),)
+    return Reading(configured, configured if seen else None, evidence, exercised=_ran(window))
+
+
+def _kv_dtype(window: Window, requested: Value) -> Reading:
+    found = set(window.facts["kv_cache_dtypes"])
+    evidence = (state("key-value cache tensors of the worker", window.facts["kv_cache_dtypes"]),)
+    model = set(window.facts["parameter_dtypes"])
+    wanted = {FP8.get(str(requested), str(requested))} if requested != "auto" else model
+    actual = requested if found == wanted else next(iter(found)) if len(found) == 1 else None
+    return Reading(requested, actual, evidence, exercised=_ran(window))
+
+
+def _custom_ops(window: Window, requested: Value) -> Reading:
+    methods = window.facts["custom_op_methods"]
+    native = sum(count for name, count in methods.items() if name.endswith(".forward_native"))
+    total = sum(methods.values())
+    actual = "none" if native == total else "all" if native == 0 else None
+    reason = "" if actual else f"{native} of {total} custom-op modules run torch's operations"
+    evidence = (state("methods to which the custom-op modules dispatch", methods),)
+    return Reading(",".join(window.facts["custom_ops"]), actual, evidence, exercised=_ran(window), reason=reason)
+
+
+def _batch_size(window: Window, requested: Value) -> Reading:
+    largest, submitted = window.counters.get("max_requests", 0), window.counters.get("submitted", 0)
+    evidence = (execution("most requests submitted at once; most in one forward", f"{submitted}; {largest}"),)
+    whole = submitted == requested or window.counters["sequences"] < int(str(requested))
+    exercised = Exercised.YES if submitted > 1 else Exercised.NO
+    return Reading(requested, requested if whole else submitted, evidence, Lifecycle.REQUEST, exercised)
+
+
+def _inherent(value: Value) -> Callable[[Window, Value], Reading]:
+    def read(window: Window, requested: Value) -> Reading:
+        evidence = (Evidence(kind=EvidenceKind.INHERENT, source="layout of an engine step", detail=FLAT),)
+        return Reading(value, value, evidence, Lifecycle.REQUEST, Exercised.NO)
+
+    return read
+
+
+def _logp(window: Window, requested: Value) -> Reading:
+    running = str(window.facts["compute_logprobs"])
+    evidence = (state("function behind Sampler.compute_logprobs", running),)
+    actual = NATIVE if running == STOCK else None
+    reason = "" if actual else f"{running} is nobody's known backend"
+    return Reading(backend_meant(window.binding, requested), actual, evidence, exercised=_ran(window), reason=reason)
+
+
+READERS: dict[str, Callable[[Window, Value], Reading]] = {
+    "rollout.dtype": _dtype,
+    "rollout.tensor_parallel_size": _world("tensor_parallel_size"),
+    "rollout.context_parallel_size": _world("context_parallel_size"),
+    "rollout.enable_prefix_caching": _prefix,
+    "rollout.enforce_eager": _eager,
+    "rollout.attention_backend": _attention,
+    "rollout.engine_attention": _engine_attention,
+    "rollout.max_num_batched_tokens": _tokens,
+    "rollout.max_num_seqs": _sequences,
+    "rollout.block_size": _block,
+    "rollout.kv_cache_dtype": _kv_dtype,
+    "rollout.custom_ops": _custom_ops,
+    "batch.size": _batch_size,
+    "batch.padding_side": _inherent("right"),
+    "batch.packing": _inherent(False),
+    "logp.backend": _logp,
+}

@@ -1,0 +1,81 @@
+"""How a vLLM engine is launched; runs in the supervisor and imports neither torch nor vllm."""
+
+from __future__ import annotations
+
+import os
+from importlib.metadata import PackageNotFoundError, distribution
+
+from xcfg.schema.runtime import Placement, PlacementRequest
+
+from xcfg_vllm.options import VllmOptions, parse_options
+
+OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+CPU_BLOCK = 32
+"""vLLM's CPU attention takes blocks of a multiple of this many tokens."""
+
+
+def placement(request: PlacementRequest) -> Placement:
+    """Return one process that hosts every rank, its environment, and the knobs that cannot be honoured.
+
+    Raises ConfigError when the runtime options are not the runtime's.
+    """
+    options = parse_options(request.options)
+    ranks = request.knobs.get("rollout.tensor_parallel_size", 1)
+    world = ranks if isinstance(ranks, int) and ranks >= 1 else 1
+    on_cuda = any(device.startswith("cuda") for device in request.devices)
+    return Placement(
+        world_size=world,
+        processes=1,
+        env=_environment(options, world, on_cuda),
+        devices=request.devices[:world] if on_cuda else ("cpu",) * world,
+        unsupported=_unsupported(request, world, on_cuda),
+    )
+
+
+def _environment(options: VllmOptions, world: int, on_cuda: bool) -> dict[str, str]:
+    env = {
+        "VLLM_LOGGING_LEVEL": "WARNING",
+        "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0" if world == 1 else "1",
+        "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
+        **OFFLINE,
+    }
+    if not on_cuda:
+        threads = str(options.threads or max(1, _cores() // world))
+        env |= {
+            "VLLM_CPU_KVCACHE_SPACE": str(options.kv_cache_gib),
+            "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+            "OMP_NUM_THREADS": threads,
+            "MKL_NUM_THREADS": threads,
+            # A compiled helper that only counts ranks would cost 2 s before the first score.
+            "TORCHDYNAMO_DISABLE": "0",
+        }
+    return env
+
+
+def _cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _unsupported(request: PlacementRequest, world: int, on_cuda: bool) -> dict[str, str]:
+    reasons = {}
+    block = request.knobs.get("rollout.block_size")
+    if not on_cuda and isinstance(block, int) and block % CPU_BLOCK:
+        reasons["rollout.block_size"] = f"vLLM's CPU attention takes multiples of {CPU_BLOCK}, not {block}"
+    if on_cuda and len(request.devices) < world:
+        reasons["rollout.tensor_parallel_size"] = (
+            f"{world} ranks need {world} devices, {len(request.devices)} were given"
+        )
+    return reasons
+
+
+def installed() -> str:
+    """Return the distribution that brings `vllm` (vllm or vllm-cpu) and its version, or an empty string."""
+    for name in ("vllm", "vllm-cpu"):
+        try:
+            return f"{name} {distribution(name).version}"
+        except PackageNotFoundError:
+            continue
+    return ""

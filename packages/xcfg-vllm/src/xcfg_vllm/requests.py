@@ -1,0 +1,124 @@
+"""Requests to the engine and their answers: whole sequences for prefill, prompt and forced tokens for decode."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from xcfg.errors import WorkerError
+from xcfg.identity.rollout import Rollout
+
+from xcfg_vllm.build import Engine
+from xcfg_vllm.force import FORCED
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One sequence as the engine answered. tokens: the ids that its values belong to, from `first` on.
+
+    values: float32 nats, one per token. cached: prompt tokens whose keys and values came from a prefix cache.
+    """
+
+    sequence: int
+    request: str
+    first: int
+    tokens: NDArray[np.int64]
+    values: NDArray[np.float32]
+    cached: int
+
+
+def prompt_length(rollout: Rollout, sequence: int) -> int:
+    """Return how many tokens are prefilled before decode: those before the first active one."""
+    span = rollout.span(sequence)
+    active = np.flatnonzero(rollout.active[span])
+    return int(active[0]) if len(active) else span.stop - span.start - 1
+
+
+def groups(order: Sequence[int], size: int) -> Iterable[Sequence[int]]:
+    """Yield runs of `size`; one run is submitted at once and finishes before the next is."""
+    return (order[start : start + size] for start in range(0, len(order), size))
+
+
+def prefill(engine: Engine, rollout: Rollout, order: Sequence[int]) -> list[Answer]:
+    """Score whole sequences through prompt log probabilities."""
+    from vllm import SamplingParams
+
+    params = SamplingParams(
+        max_tokens=1, temperature=0.0, prompt_logprobs=0, flat_logprobs=True, detokenize=False, ignore_eos=True
+    )
+    ids = [rollout.token_ids[rollout.span(sequence)].tolist() for sequence in order]
+    answers = []
+    for sequence, tokens, output in zip(order, ids, _generate(engine, ids, [params] * len(ids)), strict=True):
+        flat = output.prompt_logprobs
+        picked, values = selected(flat, tokens[1:], skip=1, sequence=sequence)
+        answers.append(Answer(sequence, str(output.request_id), 1, picked, values, int(output.num_cached_tokens or 0)))
+    return answers
+
+
+def decode(engine: Engine, rollout: Rollout, order: Sequence[int]) -> list[Answer]:
+    """Replay every token from the first active one on, each forced, each from a real decode step."""
+    from vllm import SamplingParams
+
+    prompts, params, forced = [], [], []
+    for sequence in order:
+        ids = rollout.token_ids[rollout.span(sequence)].tolist()
+        start = prompt_length(rollout, sequence)
+        prompts.append(ids[:start])
+        forced.append(ids[start:])
+        params.append(
+            SamplingParams(
+                max_tokens=len(ids) - start,
+                min_tokens=len(ids) - start,
+                temperature=0.0,
+                ignore_eos=True,
+                logprobs=0,
+                flat_logprobs=True,
+                detokenize=False,
+                extra_args={FORCED: ids[start:]},
+            )
+        )
+    answers = []
+    for index, output in enumerate(_generate(engine, prompts, params)):
+        sequence, tokens = order[index], forced[index]
+        generated = list(output.outputs[0].token_ids)
+        if generated != tokens:
+            at = next((i for i, pair in enumerate(zip(generated, tokens, strict=False)) if pair[0] != pair[1]), -1)
+            raise WorkerError(
+                f"the replay of sequence {sequence} generated other tokens than were forced (first at {at})",
+                hint="The forcing logits processor did not run: another runner, or a plugin that replaced the sampler.",
+            )
+        picked, values = selected(output.outputs[0].logprobs, tokens, skip=0, sequence=sequence)
+        answers.append(
+            Answer(
+                sequence,
+                str(output.request_id),
+                len(prompts[index]),
+                picked,
+                values,
+                int(output.num_cached_tokens or 0),
+            )
+        )
+    return answers
+
+
+def _generate(engine: Engine, prompts: list[list[int]], params: list[Any]) -> list[Any]:
+    from vllm.inputs import TokensPrompt
+
+    given = [TokensPrompt(prompt_token_ids=ids) for ids in prompts]
+    return list(engine.llm.generate(given, params, use_tqdm=False))
+
+
+def selected(
+    flat: Any, tokens: list[int], *, skip: int, sequence: int
+) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    """Return the ids and values of the first entry at each position, the one that was asked about."""
+    starts = list(flat.start_indices)[skip:]
+    ends = list(flat.end_indices)[skip:]
+    if len(starts) != len(tokens) or any(stop <= start for start, stop in zip(starts, ends, strict=True)):
+        raise WorkerError(f"sequence {sequence} has {len(starts)} log probabilities for {len(tokens)} tokens")
+    ids = np.asarray([flat.token_ids[start] for start in starts], dtype=np.int64)
+    values = np.asarray([flat.logprobs[start] for start in starts], dtype=np.float32)
+    return ids, values

@@ -1,0 +1,173 @@
+"""One score request: run the arm, read back what ran on every rank, attest to what entered."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from xcfg.errors import WorkerError
+from xcfg.identity.rollout import Rollout
+from xcfg.schema._base import Value
+from xcfg.schema.names import Arm
+from xcfg.schema.operators import OperatorBinding
+from xcfg.schema.worker import RankRecord, ScoreReport, ScoreRequest
+
+from xcfg_vllm.build import Engine
+from xcfg_vllm.consumed import Consumed
+from xcfg_vllm.knobs import Window, applications
+from xcfg_vllm.requests import Answer, decode, groups, prefill
+
+Score = tuple[ScoreReport, dict[str, torch.Tensor]]
+RAW = "raw_logprobs"
+
+
+class UnsupportedRequestError(WorkerError):
+    """The engine cannot do what the request asks."""
+
+    error_kind = "unsupported"
+
+
+def run_score(
+    engine: Engine,
+    knobs: Mapping[str, Value],
+    binding: OperatorBinding,
+    folds: list[str],
+    request: ScoreRequest,
+    rollout: Rollout,
+) -> list[Score]:
+    """Return report and columns of every rank; rank 0 answers for the tokens, the others took part in every forward.
+
+    folds: of the weights, by rank, when they were last looked at; replaced by those after this score.
+    Raises UnsupportedRequestError, WorkerError.
+    """
+    started = time.perf_counter()
+    forced = request.arm == Arm.ROLLOUT_DECODE.value
+    _check(request, rollout)
+    before = list(folds)
+    order = _order(rollout, request.shuffle_seed)
+    size = int(str(knobs.get("batch.size", 8)))
+    total = len(rollout.token_ids)
+    ranks = [Consumed(total) for _ in range(engine.world_size)]
+    taken: list[dict[str, Any]] = [{} for _ in ranks]
+    answers: list[Answer] = []
+    timeline = []
+    for index, group in enumerate(groups(order, size)):
+        began = time.perf_counter()
+        engine.every_rank("xcfg_begin")
+        found = decode(engine, rollout, group) if forced else prefill(engine, rollout, group)
+        taken = engine.every_rank("xcfg_taken")
+        for consumed, entered in zip(ranks, taken, strict=True):
+            consumed.take(rollout, found, entered["forwards"], decode=forced)
+        answers += found
+        timeline.append(
+            {
+                "name": "replay" if forced else "prefill",
+                "batch": index,
+                "requests": len(group),
+                "seconds": time.perf_counter() - began,
+            }
+        )
+    after = [str(fold) for fold in engine.every_rank("xcfg_fold")]
+    folds[:] = after
+    facts = engine.every_rank("xcfg_facts")
+    largest = min(size, rollout.sequence_count)
+    result: list[Score] = []
+    for rank, consumed in enumerate(ranks):
+        counters = {
+            "forwards": consumed.forwards,
+            "single_token_forwards": consumed.single_token_forwards,
+            "max_tokens": consumed.max_tokens,
+            "max_requests": consumed.max_requests,
+            "chunked": consumed.chunked,
+            "submitted": largest,
+            "sequences": rollout.sequence_count,
+            "cached_tokens": sum(answer.cached for answer in answers),
+        }
+        seen = {**facts[rank], "hidden_dtypes": taken[rank].get("hidden_dtypes", [])}
+        window = Window(rank, seen, counters, engine.arguments, binding, counters["cached_tokens"])
+        hidden = seen["hidden_dtypes"]
+        report = ScoreReport(
+            request_id=request.id,
+            rank=rank,
+            record=_record(engine, rollout, rank, seen, forced),
+            compute_dtype=hidden[0] if len(hidden) == 1 and set(hidden) == set(seen["parameter_dtypes"]) else "",
+            applications=applications(window, knobs),
+            attestations=consumed.attestations(rollout, answers, consumed_last=not forced),
+            transforms=(),
+            fold_before=before[rank],
+            fold_after=after[rank],
+            state_unchanged=before[rank] == after[rank],
+            forwards=consumed.forwards,
+            single_token_forwards=consumed.single_token_forwards,
+            counters=counters,
+            mechanism={
+                "scorer": "forced replay by a logits processor" if forced else "prompt log probabilities",
+                "runner": seen["runner"],
+                "async_scheduling": seen["async_scheduling"],
+                "head_rows": taken[rank].get("head_rows", {}),
+                "batch_size": size,
+                "shuffle_seed": request.shuffle_seed,
+            },
+            seconds=time.perf_counter() - started,
+            timeline=tuple(timeline),
+        )
+        result.append((report, _columns(rollout, answers, consumed, forced) if rank == 0 else {}))
+    return result
+
+
+def _check(request: ScoreRequest, rollout: Rollout) -> None:
+    if request.arm not in (Arm.ROLLOUT_PREFILL.value, Arm.ROLLOUT_DECODE.value):
+        raise UnsupportedRequestError(f"the arm {request.arm!r} was asked of vLLM", hint="It scores rollout arms.")
+    if request.columns:
+        raise UnsupportedRequestError(f"vLLM has no score column {request.columns[0]!r}")
+    mode = rollout.manifest.sampling.logprobs_mode
+    if mode != RAW:
+        raise UnsupportedRequestError(
+            f"the rollout was recorded under {mode!r}",
+            hint="A forced token has the processed probability 1: a V1 runner replays raw_logprobs alone.",
+        )
+
+
+def _order(rollout: Rollout, seed: int | None) -> list[int]:
+    order = list(range(rollout.sequence_count))
+    return order if seed is None else [int(item) for item in np.random.default_rng(seed).permutation(order)]
+
+
+def _record(engine: Engine, rollout: Rollout, rank: int, facts: Mapping[str, Any], forced: bool) -> RankRecord:
+    owner = rank == 0
+    return RankRecord(
+        rank=rank,
+        world_size=engine.world_size,
+        role="owner" if owner else "none",
+        coordinates={"dp": 0, "pp": 0, "tp": rank, "cp": 0, "ep": 0},
+        ranges=((0, len(rollout.token_ids)),) if owner else (),
+        parallelism="tensor" if engine.world_size > 1 else "none",
+        dtype="+".join(facts["parameter_dtypes"]),
+        padding_side="none",
+        cache_mode="paged key-value cache",
+        active_tokens=int(rollout.active.sum()) if owner else 0,
+    )
+
+
+def _columns(rollout: Rollout, answers: list[Answer], consumed: Consumed, forced: bool) -> dict[str, torch.Tensor]:
+    total = len(rollout.token_ids)
+    values = np.full(total, np.nan, dtype=np.float32)
+    for answer in answers:
+        start = rollout.span(answer.sequence).start + answer.first
+        values[start : start + len(answer.values)] = answer.values
+    active = rollout.active
+    values[~active] = np.nan
+    columns = {
+        "selected_logprob": torch.from_numpy(values),
+        "active": torch.from_numpy(active.copy()),
+        "phase": torch.from_numpy(np.where(active, consumed.phase, 0).astype(np.int8)),
+        "weight_version": torch.from_numpy(rollout.tensors["weight_version"].astype(np.int32)),
+    }
+    if forced:
+        batch = np.where(active, consumed.step_batch, 0).astype(np.int32)
+        columns["step_batch"] = torch.from_numpy(batch)
+        columns["step_batch_padded"] = torch.from_numpy(batch.copy())
+    return columns

@@ -1,0 +1,142 @@
+"""One real engine for the whole session, a tiny checkpoint, a frozen rollout of random tokens."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from xcfg.identity.rollout import Rollout, make_rollout, write_rollout
+from xcfg.schema.identity import CheckpointRef, SamplingRecord
+from xcfg.schema.operators import OperatorBinding
+from xcfg.schema.worker import PROTOCOL, ScoreRequest, WorkerSpec
+
+LENGTHS, PROMPTS = (17, 33, 12, 25), (5, 40 - 33, 3, 9)
+KNOBS: dict[str, Any] = {
+    "batch.size": 4,
+    "batch.padding_side": "right",
+    "batch.packing": False,
+    "logp.backend": "native",
+    "rollout.attention_backend": "model_default",
+    "rollout.block_size": 32,
+    "rollout.dtype": "float32",
+    "rollout.enable_prefix_caching": False,
+    "rollout.enforce_eager": True,
+    "rollout.kv_cache_dtype": "auto",
+    "rollout.max_num_batched_tokens": 2048,
+    "rollout.max_num_seqs": 3,
+    "rollout.tensor_parallel_size": 1,
+    "rollout.context_parallel_size": 1,
+}
+
+
+def sample(vocabulary: int = 500, *, mode: str = "raw_logprobs") -> Rollout:
+    """Return sequences of random ids; all tokens after the prompt are active."""
+    ids = np.random.default_rng(0).integers(3, vocabulary, sum(LENGTHS))
+    positions = np.concatenate([np.arange(length) for length in LENGTHS])
+    active = np.concatenate([np.arange(n) >= p for n, p in zip(LENGTHS, PROMPTS, strict=True)])
+    return make_rollout(
+        {
+            "token_ids": ids,
+            "offsets": np.concatenate(([0], np.cumsum(LENGTHS))),
+            "active_mask": active,
+            "attention_mask": np.ones(len(ids), dtype=bool),
+            "position_ids": positions,
+            "selected_token_ids": ids,
+            "segment": active.astype(np.int8),
+            "weight_version": np.zeros(len(ids), dtype=np.int32),
+        },
+        checkpoint=CheckpointRef(uri="builtin:test"),
+        sampling=SamplingRecord(logprobs_mode=mode),
+    )
+
+
+@pytest.fixture(scope="session")
+def rollout() -> Rollout:
+    return sample()
+
+
+@pytest.fixture(scope="session")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny Qwen3 with 500 vocabulary entries, one negative zero among its weights, and peaky logits."""
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    folder = tmp_path_factory.mktemp("model") / "tiny"
+    torch.manual_seed(7)
+    config = Qwen3Config(
+        vocab_size=500,
+        hidden_size=128,
+        intermediate_size=256,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=32,
+        max_position_embeddings=512,
+        tie_word_embeddings=False,
+        bos_token_id=1,
+        eos_token_id=2,
+    )
+    model = Qwen3ForCausalLM(config)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if parameter.dim() == 1:
+                parameter.copy_(1.0 + 0.2 * torch.randn_like(parameter))
+            elif "embed_tokens" not in name:
+                parameter.mul_(4.0)
+        model.model.layers[0].mlp.down_proj.weight[0, 0] = -0.0
+    model.to(torch.bfloat16).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def engine(checkpoint: Path, rollout: Rollout, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A live adapter in this process: (adapter, build report, spec)."""
+    from xcfg.plugin.protocols import RankContext
+    from xcfg.schema.runtime import PlacementRequest
+    from xcfg_vllm.adapter import VllmAdapter
+    from xcfg_vllm.placement import placement
+
+    scratch = tmp_path_factory.mktemp("engine")
+    write_rollout(rollout, scratch / "rollout")
+    options = {"threads": 1}
+    place = placement(PlacementRequest(side="rollout", knobs=KNOBS, options=options, devices=("cpu",)))
+    os.environ.update(place.env)
+    binding = OperatorBinding(
+        operation="selected_logprob",
+        side="rollout",
+        requested="native",
+        backend_id="vllm.sampler_logprobs",
+        factory="xcfg_vllm.native:engine_owned",
+    )
+    spec = WorkerSpec(
+        protocol=PROTOCOL,
+        runtime="vllm",
+        adapter="",
+        side="rollout",
+        knobs=KNOBS,
+        options=options,
+        operators={"selected_logprob": binding},
+        checkpoint=str(checkpoint),
+        checkpoint_uri="builtin:test",
+        rollout=str(scratch / "rollout"),
+        world_size=1,
+    )
+    adapter = VllmAdapter()
+    context = RankContext(rank=0, world_size=1, device="cpu", scratch=scratch, rendezvous="")
+    built = adapter.build(spec, context)
+    yield SimpleNamespace(adapter=adapter, built=built, spec=spec)
+    adapter.close()
+
+
+@pytest.fixture(scope="session")
+def scores(engine: Any, rollout: Rollout) -> dict[str, Any]:
+    """(report, columns) by arm."""
+    return {
+        arm: engine.adapter.score(ScoreRequest(id=arm, arm=arm), rollout)
+        for arm in ("rollout_prefill", "rollout_decode")
+    }

@@ -1,0 +1,112 @@
+"""A real vLLM engine on a CPU: its numbers against Hugging Face, and what it says of itself."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from xcfg.identity.attest import expected_attestations, weight_digest
+from xcfg.schema.names import Applied, Phase
+from xcfg.schema.worker import ScoreRequest
+
+pytest.importorskip("vllm", reason="vLLM is not installed")
+pytestmark = [pytest.mark.engine, pytest.mark.filterwarnings("ignore")]
+ARMS = ("rollout_prefill", "rollout_decode")
+
+
+@pytest.fixture(scope="module")
+def oracle(checkpoint, rollout):
+    """Float64 log probabilities of the active tokens, from transformers, one sequence at a time."""
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float64, attn_implementation="eager")
+    values = np.full(len(rollout.token_ids), np.nan)
+    for sequence in range(rollout.sequence_count):
+        span = rollout.span(sequence)
+        ids = torch.from_numpy(rollout.token_ids[span].astype(np.int64))
+        with torch.no_grad():
+            logits = model(ids[None]).logits[0]
+        found = logits.log_softmax(-1)[:-1].gather(-1, ids[1:, None])[:, 0]
+        values[span.start + 1 : span.stop] = found.numpy()
+    values[~rollout.active] = np.nan
+    return values
+
+
+@pytest.mark.parametrize("arm", ARMS)
+def test_the_numbers_are_those_of_hugging_face(scores, oracle, rollout, arm):
+    values = scores[arm][1]["selected_logprob"].numpy()
+    np.testing.assert_array_equal(np.isnan(values), ~rollout.active)
+    assert np.nanmax(np.abs(values - oracle)) < 2e-5
+
+
+@pytest.mark.parametrize("arm", ARMS)
+def test_it_attests_to_what_entered(scores, rollout, arm):
+    report = scores[arm][0]
+    assert report.attestations == expected_attestations(rollout, consumed_last=arm == "rollout_prefill")
+    assert report.compute_dtype == "float32" and report.transforms == ()
+    assert report.state_unchanged and report.fold_before == report.fold_after
+
+
+def test_decode_is_decode(scores, rollout):
+    report, columns = scores["rollout_decode"]
+    phase = columns["phase"].numpy()
+    first = np.flatnonzero(phase == Phase.FIRST_TOKEN.value)
+    assert len(first) == rollout.sequence_count and set(phase[rollout.active]) <= {1, 2}
+    longest = max(int(rollout.active[rollout.span(item)].sum()) for item in range(rollout.sequence_count))
+    assert report.single_token_forwards >= longest - 1
+    batch = columns["step_batch"].numpy()
+    assert batch[rollout.active].min() >= 1 and batch.max() == 3, "max_num_seqs is 3"
+    assert scores["rollout_prefill"][0].single_token_forwards == 0
+    assert "logits processor" in report.mechanism["scorer"] and "CPUModelRunner" in report.mechanism["runner"]
+
+
+def test_every_knob_is_read_back(engine, scores):
+    for report in (engine.built, scores["rollout_prefill"][0], scores["rollout_decode"][0]):
+        status = {item.path: item.status for item in report.applications}
+        assert set(status.values()) == {Applied.APPLIED}, status
+    exercised = {item.path: item.exercised.value for item in scores["rollout_decode"][0].applications}
+    assert exercised["rollout.max_num_seqs"] == "yes", "4 requests were submitted to 3 seats"
+    assert exercised["rollout.enable_prefix_caching"] == "no"
+
+
+def test_the_weights_are_the_checkpoint_s_by_its_names(engine, checkpoint):
+    """Failing means that packed, fused and padded weights cannot be told from others."""
+    stored = load_file(checkpoint / "model.safetensors")
+    found = engine.built.weights.tensors
+    assert found == {name: weight_digest(tensor.float()) for name, tensor in stored.items()}
+
+
+def test_a_repeat_is_the_same_to_the_bit(engine, scores, rollout):
+    again = engine.adapter.score(ScoreRequest(id="again", arm="rollout_prefill"), rollout)[1]["selected_logprob"]
+    assert torch.equal(again.nan_to_num(), scores["rollout_prefill"][1]["selected_logprob"].nan_to_num())
+
+
+def test_one_wrong_weight_shows_in_the_fold_and_in_the_digest(engine, rollout, checkpoint):
+    """Failing means that a packed layer could change unseen; it is put back at the end."""
+    core = engine.adapter.engine.llm.llm_engine.engine_core.engine_core
+    layer = core.model_executor.driver_worker.model_runner.model.model.layers[0].input_layernorm
+    before = layer.weight.data[0].clone()
+    try:
+        layer.weight.data[0] *= 1.5
+        report, _ = engine.adapter.score(ScoreRequest(id="bent", arm="rollout_prefill"), rollout)
+        assert not report.state_unchanged and report.fold_before != report.fold_after
+        digests = engine.adapter.engine.every_rank("xcfg_weights", str(checkpoint))[0]
+        assert digests["differing"] == ["model.layers.0.input_layernorm.weight"]
+    finally:
+        layer.weight.data[0] = before
+        engine.adapter.score(ScoreRequest(id="mended", arm="rollout_prefill"), rollout)
+
+
+@pytest.mark.parametrize("columns", [("entropy",)])
+def test_what_it_cannot_do_is_unsupported(engine, rollout, columns):
+    with pytest.raises(Exception, match="no score column") as error:
+        engine.adapter.score(ScoreRequest(id="x", arm="rollout_prefill", columns=columns), rollout)
+    assert error.value.error_kind == "unsupported"
+
+
+def test_the_provenance_names_versions_and_no_path(engine, checkpoint):
+    text = json.dumps(engine.built.provenance)
+    assert "versions" in text and str(checkpoint) not in text
