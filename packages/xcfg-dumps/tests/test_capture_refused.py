@@ -278,6 +278,18 @@ def test_another_weight_version_in_a_verl_batch_is_refused(tmp_path, loops):
         capture(tmp_path).verl(versioned(loops["verl"](), ["new", "new"]))
 
 
+@pytest.mark.parametrize("first", [[None, None], [16, 16]], ids=["then a version", "then none"])
+def test_batches_with_and_without_a_version_are_not_one_capture(tmp_path, loops, first):
+    """Failing means that tokens of an unknown version are written down as those of a known one."""
+    second = [16, 16] if first == [None, None] else [None, None]
+    kept = capture(tmp_path).verl(versioned(loops["verl"](), first))
+    with pytest.raises(UsageError, match="names the weight version that sampled it and another does not"):
+        kept.verl(versioned(loops["verl"](), second))
+    capture(tmp_path, weight_version=16).verl(versioned(loops["verl"](), first)).verl(
+        versioned(loops["verl"](), second)
+    )
+
+
 def test_a_completion_without_tokens_is_kept_without_a_score(tmp_path, loops):
     """TRL's mask_truncated_completions and verl's aborted requests; failing means that one row spoils the batch."""
     batch = loops["trl"]()

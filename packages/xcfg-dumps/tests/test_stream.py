@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from xcfg.errors import ArtifactError
 from xcfg.flow.dumps import choose_reader
+from xcfg_dumps.vllm_stream import answers
 
 NAN = float("nan")
 
@@ -124,3 +125,11 @@ def test_an_event_that_is_no_json_names_its_line(layouts, rows, tmp_path):
     text = events(chat(layouts)).replace("data: [DONE]", "data: {oops")
     with pytest.raises(ArtifactError, match="line 9 is not JSON"):
         rows("openai", layouts.jsonl(tmp_path, text))
+
+
+def test_a_last_chunk_that_brings_the_usage_alone_says_how_long_the_prompt_is(layouts, tmp_path):
+    """Failing means that a stream without prompt ids is refused although its length is known."""
+    chunks = [{**chunk, "prompt_token_ids": None} for chunk in chat(layouts)]
+    path = layouts.jsonl(tmp_path, [*chunks, USAGE])
+    (_, answer) = next(iter(answers(path)))
+    assert answer["usage"] == {"prompt_tokens": 2}

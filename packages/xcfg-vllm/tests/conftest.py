@@ -23,7 +23,7 @@ KNOBS: dict[str, Any] = {
     "batch.packing": False,
     "logp.backend": "native",
     "rollout.attention_backend": "model_default",
-    "rollout.block_size": 32,
+    "rollout.block_size": 64,
     "rollout.dtype": "float32",
     "rollout.enable_prefix_caching": False,
     "rollout.enforce_eager": True,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -98,6 +99,40 @@ def test_one_wrong_weight_shows_in_the_fold_and_in_the_digest(engine, rollout, c
     finally:
         layer.weight.data[0] = before
         engine.adapter.score(ScoreRequest(id="mended", arm="rollout_prefill"), rollout)
+
+
+def test_a_packed_head_that_is_not_its_weight_shows_in_the_digest(engine, checkpoint):
+    """Failing means that the copy which computes could be another than the one that is attested."""
+    core = engine.adapter.engine.llm.llm_engine.engine_core.engine_core
+    head = core.model_executor.driver_worker.model_runner.model.lm_head
+    kept = head.weight.data.clone()
+    try:
+        head.weight.data[3, 5] += 1.0
+        digests = engine.adapter.engine.every_rank("xcfg_weights", str(checkpoint))[0]
+        assert digests["tensors"]["lm_head.weight"] != weight_digest(head.weight.data)
+    finally:
+        head.weight.data.copy_(kept)
+
+
+def test_tokens_hidden_from_attention_are_refused(engine, rollout):
+    tensors = {**rollout.tensors, "attention_mask": np.arange(len(rollout.token_ids)) != 0}
+    hidden = SimpleNamespace(tensors=tensors, manifest=rollout.manifest)
+    with pytest.raises(Exception, match="hides tokens from attention"):
+        engine.adapter.score(ScoreRequest(id="x", arm="rollout_prefill"), hidden)
+
+
+def test_a_replaced_sampler_is_not_the_engine_s_own(engine, rollout):
+    """Failing means that a plugin's log probabilities pass for vLLM's."""
+    from vllm.v1.sample.sampler import Sampler
+
+    plain = Sampler.gather_logprobs
+    Sampler.gather_logprobs = staticmethod(lambda *items, **named: plain(*items, **named))
+    try:
+        report, _ = engine.adapter.score(ScoreRequest(id="x", arm="rollout_prefill"), rollout)
+    finally:
+        Sampler.gather_logprobs = staticmethod(plain)
+    status = {item.path: item.status for item in report.applications}
+    assert status["logp.backend"] is Applied.UNOBSERVABLE
 
 
 @pytest.mark.parametrize("columns", [("entropy",)])

@@ -72,6 +72,8 @@ class Capture:
         self.folder = Path(folder)
         self.checkpoint = checkpoint
         self.weight_version = None if weight_version is None else whole(weight_version, "weight_version")
+        self._declared = weight_version is not None
+        self._named: bool | None = None
         self.sampling = _sampling(sampling)
         self._samples: list[Sample] = []
 
@@ -109,8 +111,9 @@ class Capture:
         other = getattr(batch, "non_tensor_batch", {})
         named = {name: other[name] for name in ("min_global_steps", "max_global_steps") if other.get(name) is not None}
         version = self._attested(named, VERL_VERSION)
+        self._refuse_mixed(bool(versions(named)))
         self._padded({"prompts": prompts, "responses": responses}, real, active, sides)
-        self.weight_version = version
+        self.weight_version, self._named = version, bool(versions(named))
         return self
 
     def trl(self, inputs: Mapping[str, Any]) -> Capture:
@@ -215,6 +218,14 @@ class Capture:
             known = "" if self.weight_version is None else f"; the capture is of version {self.weight_version}"
             raise UsageError(f"{' and '.join(columns)} say that weight version {shown} sampled{known}", hint=hint)
         return found[0] if found else self.weight_version
+
+    def _refuse_mixed(self, named: bool) -> None:
+        """Raise UsageError where one batch names a version and another does not: the one would be taken for both."""
+        if self._named is not None and named != self._named and not self._declared:
+            raise UsageError(
+                "one batch names the weight version that sampled it and another does not",
+                hint="Give Capture the version (weight_version=...), or capture the two batches apart.",
+            )
 
     def _padded(
         self,

@@ -57,6 +57,9 @@ def answers(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         name = record.get("id")
         if not isinstance(name, str) or not name:
             raise ArtifactError(f"{where} is a chunk without an id", hint="Its answer cannot be told from others.")
+        if not record.get("choices") and record.get("usage"):  # the last chunk may bring nothing else
+            for begun in found.get(name, {}).values():
+                begun.usage = record["usage"]
         for choice in record.get("choices") or ():
             if not isinstance(choice, dict):
                 raise ArtifactError(f"{where}: a choice is {choice!r:.40}, not an object")

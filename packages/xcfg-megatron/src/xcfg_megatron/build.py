@@ -26,7 +26,11 @@ KNOWN = ("qwen3", "llama")
 
 @dataclass
 class Engine:
-    """One rank: the model, where it stands, and what its hooks saw."""
+    """One rank: the model, where it stands, and what its hooks saw.
+
+    entered: token ids of every forward. rotary: (positions, offset) that the rotary embedding was asked for.
+    fused_calls: of Megatron's fused SwiGLU.
+    """
 
     model: Any
     config: Any
@@ -41,6 +45,8 @@ class Engine:
     patches: list[str]
     linear_inputs: Counter[str] = field(default_factory=Counter)
     entered: list[torch.Tensor] = field(default_factory=list)
+    rotary: list[tuple[int, int]] = field(default_factory=list)
+    fused_calls: int = 0
     forwards: int = 0
     last_fold: str = ""
 
@@ -55,6 +61,8 @@ class Engine:
         """Forget what the hooks saw."""
         self.linear_inputs.clear()
         self.entered.clear()
+        self.rotary.clear()
+        self.fused_calls = 0
         self.forwards = 0
         self.operator.calls = 0
 
@@ -66,6 +74,7 @@ def build_engine(spec: WorkerSpec, context: RankContext) -> Engine:
     config = _hf_config(Path(spec.checkpoint))
     shape = Shape.of(config, context.world_size, options.vocab_divisor)
     patches = apply_cpu_patches(context.device)
+    _find_megatron()
     _join(context, spec.seed)
     try:
         model, mcore = _model(config, shape, DTYPES[dtype], context, spec.knobs)
@@ -94,6 +103,9 @@ def _hf_config(checkpoint: Path) -> dict[str, Any]:
     scaled = rope.get("rope_type", rope.get("type", "default"))
     for name, wrong in {
         f"rope_type {scaled!r}": scaled not in ("default", None),
+        "use_sliding_window": bool(config.get("use_sliding_window")),
+        "layers of another attention": set(config.get("layer_types") or ()) - {"full_attention"} != set(),
+        "partial_rotary_factor": rope.get("partial_rotary_factor", config.get("partial_rotary_factor", 1.0)) != 1.0,
         "attention_bias": bool(config.get("attention_bias")),
         "mlp_bias": bool(config.get("mlp_bias")),
         f"hidden_act {config.get('hidden_act')!r}": config.get("hidden_act") != "silu",
@@ -101,6 +113,16 @@ def _hf_config(checkpoint: Path) -> dict[str, Any]:
         if wrong:
             raise LaunchError(f"the checkpoint has {name}, which xcfg-megatron does not convert")
     return config
+
+
+def _find_megatron() -> None:
+    try:
+        import megatron.core
+    except ImportError as error:
+        raise LaunchError(
+            f"Megatron-core cannot be imported: {error}", hint="pip install 'xcfg-megatron[cpu]'"
+        ) from error
+    del megatron
 
 
 def _join(context: RankContext, seed: int) -> None:
@@ -124,8 +146,11 @@ def _join(context: RankContext, seed: int) -> None:
 def leave() -> None:
     """Destroy the process groups of this rank, as far as they were made."""
     import torch.distributed as dist
-    from megatron.core import parallel_state
 
+    try:
+        from megatron.core import parallel_state
+    except ImportError:
+        return
     if parallel_state.model_parallel_is_initialized():
         parallel_state.destroy_model_parallel()
     if dist.is_initialized():
@@ -230,7 +255,28 @@ def _watch(engine: Engine) -> None:
     def linear(module: Any, positional: tuple[Any, ...]) -> None:
         engine.linear_inputs[str(positional[0].dtype).removeprefix("torch.")] += 1
 
+    def rotating(module: Any, positional: tuple[Any, ...], named: dict[str, Any]) -> None:
+        length = named["max_seq_len"] if "max_seq_len" in named else positional[0]
+        offset = named.get("offset", positional[1] if len(positional) > 1 else 0)
+        engine.rotary.append((int(length), int(offset)))
+
+    _count_fused(engine)
     engine.model.embedding.register_forward_pre_hook(entering, with_kwargs=True)
+    engine.model.rotary_pos_emb.register_forward_pre_hook(rotating, with_kwargs=True)
     for module in engine.model.decoder.modules():
         if type(module).__name__ in ("ColumnParallelLinear", "RowParallelLinear"):
             module.register_forward_pre_hook(linear)
+
+
+def _count_fused(engine: Engine) -> None:
+    """Count the calls of Megatron's fused SwiGLU in this process, through the name by which its MLP finds it."""
+    from megatron.core.transformer import mlp
+
+    plain = getattr(mlp.bias_swiglu_impl, "xcfg_plain", mlp.bias_swiglu_impl)
+
+    def counting(*arguments: Any, **named: Any) -> Any:
+        engine.fused_calls += 1
+        return plain(*arguments, **named)
+
+    counting.xcfg_plain = plain  # type: ignore[attr-defined]
+    mlp.bias_swiglu_impl = counting

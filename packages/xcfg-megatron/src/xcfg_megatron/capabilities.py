@@ -44,8 +44,8 @@ MEGATRON = RuntimeDescriptor(
         *_training({"batch.packing": (False,)}, inherent=True, note=NO_PACKING),
     ),
     policies={"selected_logprob": {"production": NATIVE}},
-    devices=("cpu", "cuda"),
-    requires=("torch>=2.6", "megatron-core>=0.16"),
+    devices=("cpu",),
+    requires=("torch>=2.6", "megatron-core>=0.16,<0.20"),
     install_hint="pip install 'xcfg-megatron[cpu]'",
     sources=("xcfg_megatron",),
 )

@@ -55,7 +55,8 @@ class Shape:
 class Piece:
     """One Megatron parameter. sources: the Hugging Face tensors that it is made of.
 
-    axis: along which it is split over ranks; None: every rank has it whole.
+    axis: along which it is split over ranks; None: every rank has it whole. parts: how many matrices lie one behind the
+    other in a rank's share.
     fuse: full source tensors -> one per rank-independent part; split: the inverse.
     """
 
@@ -64,6 +65,7 @@ class Piece:
     axis: int | None
     fuse: Callable[[list[torch.Tensor]], list[torch.Tensor]]
     split: Callable[[list[torch.Tensor]], list[torch.Tensor]]
+    parts: int = 1
 
 
 def pieces(shape: Shape) -> list[Piece]:
@@ -84,7 +86,7 @@ def _layer(mine: str, theirs: str, shape: Shape) -> list[Piece]:
         _plain(f"{mine}self_attention.linear_proj.weight", f"{attention}o_proj.weight", 1),
         _plain(f"{mine}input_layernorm.weight", f"{theirs}input_layernorm.weight", None),
         _plain(f"{mine}pre_mlp_layernorm.weight", f"{theirs}post_attention_layernorm.weight", None),
-        Piece(f"{mine}mlp.linear_fc1.weight", (f"{mlp}gate_proj.weight", f"{mlp}up_proj.weight"), 0, list, list),
+        Piece(f"{mine}mlp.linear_fc1.weight", (f"{mlp}gate_proj.weight", f"{mlp}up_proj.weight"), 0, list, list, 2),
         _plain(f"{mine}mlp.linear_fc2.weight", f"{mlp}down_proj.weight", 1),
     ]
     if shape.qk_norm:
@@ -135,7 +137,7 @@ def from_megatron(shares: list[torch.Tensor], piece: Piece) -> dict[str, torch.T
     """Return the Hugging Face tensors of one parameter from every rank's share, in rank order."""
     if piece.axis is None:
         return dict(zip(piece.sources, piece.split(shares[:1]), strict=True))
-    parts = len(piece.sources) if piece.split is list else 1
+    parts = piece.parts
     columns = [share.chunk(parts) for share in shares]
     whole = [torch.cat([column[part] for column in columns], dim=piece.axis) for part in range(parts)]
     return dict(zip(piece.sources, piece.split(whole), strict=True))

@@ -18,12 +18,11 @@ REQUEST_KNOBS = ("batch.size", "batch.padding_side", "batch.packing")
 
 @dataclass(frozen=True)
 class Layout:
-    """What the batches of a score were. rows: of the largest; right, left: rows with padding on that side."""
+    """What entered in a score. rows: of the largest batch; padded: rows longer than their sequence."""
 
     rows: int = 0
     sequences: int = 0
-    right: int = 0
-    left: int = 0
+    padded: int = 0
 
 
 @dataclass(frozen=True)
@@ -124,13 +123,10 @@ def _attention(engine: Engine, layout: Layout, requested: Value) -> Reading:
 
 
 def _fusion(engine: Engine, layout: Layout, requested: Value) -> Reading:
-    configured = bool(engine.config.bias_activation_fusion)
-    evidence = (Evidence(kind=EvidenceKind.CONFIG, source="config of every live MLP", detail=str(configured)),)
-    mlps = {bool(layer.mlp.config.bias_activation_fusion) for layer in engine.model.decoder.layers}
-    actual = configured if mlps == {configured} else None
-    return Reading(
-        configured, actual, (*evidence, state("branch that the live MLPs take", mlps)), exercised=_ran(engine)
-    )
+    evidence = (execution("calls of the fused SwiGLU; forwards", f"{engine.fused_calls}; {engine.forwards}"),)
+    expected = engine.forwards * engine.shape.layers
+    actual = {0: False, expected: True}.get(engine.fused_calls) if expected else None
+    return Reading(bool(engine.config.bias_activation_fusion), actual, evidence, exercised=_ran(engine))
 
 
 def _scaling(engine: Engine, layout: Layout, requested: Value) -> Reading:
@@ -154,16 +150,17 @@ def _logp(engine: Engine, layout: Layout, requested: Value) -> Reading:
 
 
 def _batch_size(engine: Engine, layout: Layout, requested: Value) -> Reading:
-    evidence = (execution("rows of the largest batch", layout.rows),)
+    evidence = (execution("rows of the largest batch that entered", layout.rows),)
     whole = layout.rows == requested or layout.sequences < int(str(requested))
     exercised = Exercised.YES if layout.rows > 1 else Exercised.NO
     return Reading(requested, requested if whole else layout.rows, evidence, Lifecycle.REQUEST, exercised)
 
 
 def _padding_side(engine: Engine, layout: Layout, requested: Value) -> Reading:
-    evidence = (execution("rows that entered with padding", f"right {layout.right}, left {layout.left}"),)
-    exercised = Exercised.YES if layout.right else Exercised.NO
-    return Reading("right", "right" if not layout.left else None, evidence, Lifecycle.REQUEST, exercised)
+    detail = f"{layout.padded}, each of which held its sequence from the first column on"
+    evidence = (execution("rows that entered longer than their sequence", detail),)
+    exercised = Exercised.YES if layout.padded else Exercised.NO
+    return Reading("right", "right", evidence, Lifecycle.REQUEST, exercised)
 
 
 def _inherent(value: Value, lifecycle: Lifecycle, detail: str) -> Reader:

@@ -40,8 +40,8 @@ class Sheet:
     values: NDArray[np.float32]
     ids: NDArray[np.int64]
     selected: NDArray[np.int64]
-    right: int = 0
-    left: int = 0
+    positions: NDArray[np.int64]
+    padded: int = 0
     rows: int = 0
     timeline: list[dict[str, float | int | str]] = field(default_factory=list)
 
@@ -57,7 +57,8 @@ def run_score(
     _check(request, rollout)
     engine.clear()
     total = len(rollout.token_ids)
-    sheet = Sheet(np.full(total, np.nan, np.float32), np.full(total, -1, np.int64), np.full(total, -1, np.int64))
+    unset = np.full((3, total), -1, np.int64)
+    sheet = Sheet(np.full(total, np.nan, np.float32), unset[0], unset[1], unset[2])
     rng = torch.get_rng_state()
     size = int(str(knobs.get("batch.size", 8)))
     order = list(range(rollout.sequence_count))
@@ -68,7 +69,7 @@ def run_score(
             _batch(engine, rollout, order[start : start + size], sheet)
     before, engine.last_fold = engine.last_fold, local_fold(engine)
     quiet = bool(torch.equal(rng, torch.get_rng_state())) and not engine.model.training
-    layout = Layout(sheet.rows, rollout.sequence_count, sheet.right, sheet.left)
+    layout = Layout(sheet.rows, rollout.sequence_count, sheet.padded)
     owner = engine.rank == 0
     report = ScoreReport(
         request_id=request.id,
@@ -81,7 +82,7 @@ def run_score(
             ranges=((0, total),),
             parallelism="tensor" if engine.ranks > 1 else "none",
             dtype=engine.dtype,
-            padding_side="right" if sheet.right else "none",
+            padding_side="right" if sheet.padded else "none",
             cache_mode="none",
             active_tokens=int(rollout.active.sum()),
         ),
@@ -143,15 +144,19 @@ def _batch(engine: Engine, rollout: Rollout, group: Sequence[int], sheet: Sheet)
     mask = torch.ones(1, 1, width, width, dtype=torch.bool).triu(1)
     seen = len(engine.entered)
     logits = engine.model(ids.to(engine.device), positions.to(engine.device), mask.to(engine.device))
-    if len(engine.entered) != seen + 1:
+    if len(engine.entered) != seen + 1 or len(engine.rotary) != seen + 1:
         raise WorkerError("the model did not run exactly one forward for a batch")
     entered = engine.entered[-1].cpu().numpy()
+    turned, offset = engine.rotary[-1]
+    if turned < entered.shape[1]:
+        raise WorkerError(f"{turned} rotary positions for {entered.shape[1]} columns")
     for row, span in enumerate(spans):
         length = span.stop - span.start
         sheet.ids[span] = entered[row, :length]
-        sheet.right += int(length < width)
+        sheet.positions[span] = np.arange(offset, offset + length)
+        sheet.padded += int(length < entered.shape[1])
         _score(engine, rollout, span, logits[row], sheet)
-    sheet.rows = max(sheet.rows, len(group))
+    sheet.rows = max(sheet.rows, entered.shape[0])
     sheet.timeline.append(
         {"name": "prefill", "rows": len(group), "columns": width, "seconds": time.perf_counter() - began}
     )
@@ -180,11 +185,10 @@ def _gathered(engine: Engine, rows: torch.Tensor) -> torch.Tensor:
 
 
 def _attestations(rollout: Rollout, sheet: Sheet) -> tuple[SequenceAttestation, ...]:
-    """Attest to what the embedding was handed; rotary positions are the columns, so they count from 0."""
+    """Attest to what the embedding was handed, and to the positions that the rotary embedding was asked for."""
     result = []
     for sequence in range(rollout.sequence_count):
         span = rollout.span(sequence)
         handed = sheet.selected[span][rollout.active[span]]
-        positions = np.arange(span.stop - span.start, dtype=np.int64)
-        result.append(attest_sequence(sequence, sheet.ids[span], positions, handed))
+        result.append(attest_sequence(sequence, sheet.ids[span], sheet.positions[span], handed))
     return tuple(result)

@@ -8,15 +8,18 @@ from xcfg.identity.attest import fold, weight_digest
 from xcfg.schema.worker import WeightReport
 
 from xcfg_megatron.build import Engine
-from xcfg_megatron.convert import from_megatron
+from xcfg_megatron.convert import Piece, from_megatron
 
 
 def weight_report(engine: Engine) -> WeightReport:
-    """Return the digest of every full tensor as the live model holds it; collective."""
+    """Return the digest of every full tensor as the live model holds it; collective.
+
+    What every rank has whole (norms) is this rank's own copy, so that a rank that differs says so itself.
+    """
     own = dict(engine.model.named_parameters())
     tensors = {}
     for piece in engine.pieces:
-        for name, whole in from_megatron(_shares(engine, own[piece.name]), piece).items():
+        for name, whole in from_megatron(_shares(engine, own[piece.name], piece), piece).items():
             tensors[name] = weight_digest(whole)
     aliases = {"lm_head.weight": "model.embed_tokens.weight"} if engine.shape.tied else {}
     held = sum(parameter.numel() for parameter in own.values())
@@ -31,9 +34,9 @@ def weight_report(engine: Engine) -> WeightReport:
     )
 
 
-def _shares(engine: Engine, parameter: torch.Tensor) -> list[torch.Tensor]:
+def _shares(engine: Engine, parameter: torch.Tensor, piece: Piece) -> list[torch.Tensor]:
     value = parameter.detach().contiguous()
-    if engine.ranks == 1:
+    if engine.ranks == 1 or piece.axis is None:
         return [value]
     shares = [torch.empty_like(value) for _ in range(engine.ranks)]
     dist.all_gather(shares, value, group=engine.group)

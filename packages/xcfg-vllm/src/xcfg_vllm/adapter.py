@@ -61,7 +61,9 @@ class VllmAdapter:
                 rank=rank,
                 world_size=spec.world_size,
                 compute_dtype="+".join(facts[rank]["parameter_dtypes"]),
-                applications=applications(Window(rank, facts[rank], {}, engine.arguments, binding), built),
+                applications=applications(
+                    Window(rank, {**facts[rank], **engine.scheduler()}, {}, engine.arguments, binding), built
+                ),
                 weights=_weights(weights[rank], dtype),
                 provenance=_provenance(engine, facts[rank], weights[rank]),
                 coordinates={"dp": 0, "pp": 0, "tp": rank, "cp": 0, "ep": 0},

@@ -43,6 +43,18 @@ class Engine:
     version: str
     world_size: int
 
+    def scheduler(self) -> dict[str, Any]:
+        """Return what the live scheduler says; empty where it lies in another process, out of sight."""
+        core = getattr(self.llm.llm_engine.engine_core, "engine_core", None)
+        found = getattr(core, "scheduler", None)
+        if found is None:
+            return {}
+        return {
+            "prefix_caching": bool(found.kv_cache_manager.enable_caching),
+            "max_num_batched_tokens": int(found.max_num_scheduled_tokens),
+            "max_num_seqs": int(found.max_num_running_reqs),
+        }
+
     def every_rank(self, method: str, *args: Any) -> list[Any]:
         """Call a method of WorkerExtension on every rank; return their answers by rank."""
         return list(self.llm.collective_rpc(method, args=args))
@@ -52,6 +64,7 @@ def build_engine(spec: WorkerSpec) -> Engine:
     """Return the engine. Raises ConfigError for runtime options, LaunchError for the rest."""
     options = parse_options(spec.options)
     version = check_version()
+    check_shape(Path(spec.checkpoint), spec.world_size)
     arguments = engine_arguments(spec, options)
     try:
         from vllm import LLM
@@ -79,6 +92,17 @@ def check_version() -> str:
             hint=f"It knows 0.{VERSIONS[0]} to 0.{VERSIONS[1] - 1}.",
         )
     return version
+
+
+def check_shape(checkpoint: Path, ranks: int) -> None:
+    """Raise LaunchError where a rank would hold a copy of another's key-value heads, which attestation cannot tell."""
+    config = json.loads((checkpoint / "config.json").read_text(encoding="utf-8"))
+    heads = config.get("num_key_value_heads") or config.get("num_attention_heads") or ranks
+    if int(heads) % ranks:
+        raise LaunchError(
+            f"{heads} key-value heads do not divide over {ranks} tensor-parallel ranks",
+            hint="Use a rollout.tensor_parallel_size that divides them.",
+        )
 
 
 def engine_arguments(spec: WorkerSpec, options: VllmOptions) -> dict[str, Any]:

@@ -22,7 +22,8 @@ class Consumed:
     """Flat over T tokens. ids, positions: what entered, -1 where nothing did. entered: how often.
 
     phase, step_batch: of the forward whose logits predict the token. single_token_forwards: those in which a request
-    had one token; others may prefill in the same step. max_tokens, max_requests: of the largest forward.
+    had one token of its response; others may prefill in the same step. max_tokens, max_requests: of the largest
+    forward.
     """
 
     total: int
@@ -51,7 +52,7 @@ class Consumed:
         firsts = {answer.request: answer.first for answer in answers}
         for names, counts, ids, positions in forwards:
             self.forwards += 1
-            self.single_token_forwards += int(any(count == 1 for count in counts))
+            single = False
             self.max_tokens = max(self.max_tokens, sum(counts))
             self.max_requests = max(self.max_requests, len(names))
             start = 0
@@ -59,7 +60,9 @@ class Consumed:
                 request = _match(name, spans)
                 where = slice(start, start + count)
                 start += count
+                single |= decode and count == 1 and positions[where][0] >= firsts[request]
                 self._request(spans[request], firsts[request], ids[where], positions[where], len(names), decode)
+            self.single_token_forwards += int(single)
 
     def _request(self, span: slice, first: int, ids: list[int], positions: list[int], batch: int, decode: bool) -> None:
         length = span.stop - span.start
@@ -78,7 +81,13 @@ class Consumed:
             self.phase[predicted] = int(Phase.PREFILL)
             return
         last = predicted[-1:] if len(ids) > 1 else predicted
-        kind = Phase.DECODE if len(ids) == 1 else Phase.FIRST_TOKEN if positions[-1] + 1 == first else Phase.RECOMPUTED
+        kind = (
+            Phase.FIRST_TOKEN
+            if positions[-1] + 1 == first
+            else Phase.DECODE
+            if len(ids) == 1 and positions[0] >= first
+            else Phase.RECOMPUTED
+        )
         self.phase[last] = int(kind)
 
     def attestations(

@@ -31,14 +31,13 @@ def read_facts(rank: int, runner: Any, config: Any) -> dict[str, Any]:
     custom = [module for module in modules if hasattr(module, "_forward_method")]
     embedding = next((module for module in modules if type(module).__name__ == "VocabParallelEmbedding"), None)
     group = parallel_state.get_tp_group()
-    compilation, cache, scheduler = config.compilation_config, config.cache_config, config.scheduler_config
+    compilation = config.compilation_config
     return {
         "rank": rank,
         "pid": os.getpid(),
         "runner": qualified(type(runner)),
         "model": qualified(type(model)),
         "tensor_parallel_size": parallel_state.get_tensor_model_parallel_world_size(),
-        "context_parallel_size": int(getattr(config.parallel_config, "prefill_context_parallel_size", 1)),
         "group_backend": str(torch.distributed.get_backend(group.device_group)) if group.world_size > 1 else "",
         "communicator": qualified(type(group.device_communicator)) if group.device_communicator else "",
         "parameter_dtypes": counted(str(item.dtype).removeprefix("torch.") for item in model.parameters()),
@@ -46,13 +45,11 @@ def read_facts(rank: int, runner: Any, config: Any) -> dict[str, Any]:
         "attention_backend_config": str(config.attention_config.backend),
         "kv_cache": [f"{str(item.dtype).removeprefix('torch.')} {tuple(item.shape)}" for item in _caches(runner)[:1]],
         "kv_cache_dtypes": counted(str(item.dtype).removeprefix("torch.") for item in _caches(runner)),
-        "block_size": int(cache.block_size),
-        "prefix_caching": bool(cache.enable_prefix_caching),
-        "chunked_prefill": bool(scheduler.enable_chunked_prefill),
-        "max_num_batched_tokens": int(scheduler.max_num_batched_tokens),
-        "max_num_seqs": int(scheduler.max_num_seqs),
+        "kv_cache_formats": counted(str(module.kv_cache_dtype) for module in attention),
+        "block_size": _block_size(runner, attention),
         "max_model_len": int(config.model_config.max_model_len),
-        "async_scheduling": bool(scheduler.async_scheduling),
+        "async_scheduling": bool(config.scheduler_config.async_scheduling),
+        "not_compiled": [bool(item.do_not_compile) for item in modules if hasattr(item, "do_not_compile")],
         "compilation_mode": getattr(compilation.mode, "name", str(compilation.mode)),
         "compilation_backend": str(compilation.backend),
         "cudagraph_mode": getattr(compilation.cudagraph_mode, "name", str(compilation.cudagraph_mode)),
@@ -61,9 +58,26 @@ def read_facts(rank: int, runner: Any, config: Any) -> dict[str, Any]:
         "logprobs_mode": str(runner.sampler.logprobs_mode),
         "compute_logprobs": qualified(runner.sampler.compute_logprobs),
         "gather_logprobs": qualified(runner.sampler.gather_logprobs),
+        "logprob_sources": sorted({_source(runner.sampler.compute_logprobs), _source(runner.sampler.gather_logprobs)}),
         "vocabulary": {} if embedding is None else _vocabulary(embedding),
         "threads": torch.get_num_threads(),
     }
+
+
+def _block_size(runner: Any, attention: list[Any]) -> int | None:
+    """Return the block size of the live block table, if the cache holds keys and values of just that many tokens."""
+    caches, tables = _caches(runner), runner.input_batch.block_table.block_tables
+    if not caches or not attention or not tables:
+        return None
+    size, layer = int(tables[0].block_size), attention[0]
+    values = 2 * int(layer.num_kv_heads) * int(layer.head_size) * size * int(runner.kv_cache_config.num_blocks)
+    return size if caches[0].numel() == values else None
+
+
+def _source(function: Any) -> str:
+    """Return where the code of a function stands, below the package's folder."""
+    code = getattr(function, "__code__", None)
+    return "unknown" if code is None else "/".join(code.co_filename.split("/")[-4:])
 
 
 def _caches(runner: Any) -> list[torch.Tensor]:

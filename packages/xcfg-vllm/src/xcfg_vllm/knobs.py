@@ -16,6 +16,8 @@ from xcfg_vllm.capabilities import FLAT, NATIVE
 
 REQUEST_KNOBS = ("batch.size", "batch.padding_side", "batch.packing")
 STOCK = "vllm.v1.sample.sampler.Sampler.compute_logprobs"
+STOCK_GATHER = "vllm.v1.sample.sampler.Sampler.gather_logprobs"
+SOURCE = "vllm/v1/sample/sampler.py"
 FP8 = {"fp8": "uint8", "fp8_e4m3": "uint8", "fp8_e5m2": "uint8"}
 IMPLEMENTATIONS = {
     "CPU_ATTN": "CPUAttentionBackendImpl",
@@ -98,41 +100,50 @@ def _ran(window: Window) -> Exercised:
 
 
 def _dtype(window: Window, requested: Value) -> Reading:
-    stored = window.facts["parameter_dtypes"]
-    hidden = list(window.facts.get("hidden_dtypes", []))
+    stored, computed = window.facts["parameter_dtypes"], dict(window.facts.get("linear_inputs", {}))
     evidence = [state("parameters of the live model", stored)]
-    if hidden:
-        evidence.append(execution("hidden states that left the decoder blocks", ", ".join(hidden)))
-    seen = set(stored) | set(hidden)
-    actual = next(iter(seen)) if len(seen) == 1 else None
-    reason = "" if actual else f"parameters are {sorted(stored)}, hidden states {hidden}"
+    if computed:
+        evidence.insert(0, execution("inputs of the linear layers", computed))
+    seen = set(stored) | set(computed)
+    missed = bool(window.counters) and not computed
+    actual = next(iter(seen)) if len(seen) == 1 and not missed else None
+    reason = (
+        "" if actual else f"parameters are {sorted(stored)}, inputs of linear layers {sorted(computed) or 'not seen'}"
+    )
     return Reading(window.built.get("dtype"), actual, tuple(evidence), exercised=_ran(window), reason=reason)
 
 
-def _world(name: str, lifecycle: Lifecycle = Lifecycle.PROCESS_START) -> Callable[[Window, Value], Reading]:
-    def read(window: Window, requested: Value) -> Reading:
-        size = int(window.facts[name])
-        detail = f"{size} ranks; {window.facts['communicator'] or 'no communicator'}; {window.facts['group_backend']}"
-        exercised = _ran(window) if size > 1 else Exercised.NO
-        return Reading(size, size, (state("parallel group of the live engine", detail),), lifecycle, exercised)
+def _tensor_parallel(window: Window, requested: Value) -> Reading:
+    size = int(window.facts["tensor_parallel_size"])
+    detail = f"{size} ranks; {window.facts['communicator'] or 'no communicator'}; {window.facts['group_backend']}"
+    exercised = _ran(window) if size > 1 else Exercised.NO
+    evidence = (state("tensor-parallel group of the live worker", detail),)
+    return Reading(size, size, evidence, Lifecycle.PROCESS_START, exercised)
 
-    return read
+
+def _scheduled(window: Window, name: str) -> tuple[Any, tuple[Evidence, ...], str]:
+    """Return what the live scheduler says, the evidence, and why there is none with several ranks."""
+    if name not in window.facts:
+        return None, (), "the scheduler of an engine with several ranks lies in a process that shows nobody its objects"
+    return window.facts[name], (state("live scheduler", window.facts[name]),), ""
 
 
 def _prefix(window: Window, requested: Value) -> Reading:
-    actual = bool(window.facts["prefix_caching"])
-    evidence = [state("cache configuration of the worker", actual)]
+    actual, evidence, reason = _scheduled(window, "prefix_caching")
     if window.counters:
-        evidence.append(execution("prompt tokens taken from the cache", window.cached_tokens))
-    exercised = Exercised.UNKNOWN if not window.counters else Exercised.YES if window.cached_tokens else Exercised.NO
-    return Reading(actual, actual, tuple(evidence), exercised=exercised)
+        evidence += (execution("prompt tokens taken from the cache", window.cached_tokens),)
+    return Reading(actual, actual, evidence, exercised=Exercised.NO, reason=reason)
 
 
 def _eager(window: Window, requested: Value) -> Reading:
     mode, graphs = window.facts["compilation_mode"], window.facts["cudagraph_mode"]
-    eager = mode == "NONE" and graphs == "NONE"
-    detail = f"compilation {mode} ({window.facts['compilation_backend']}), graphs {graphs}"
-    return Reading(eager, eager, (state("compilation of the live worker", detail),), exercised=_ran(window))
+    wrapped = window.facts["not_compiled"]
+    detail = f"left uncompiled {wrapped}; compilation {mode} ({window.facts['compilation_backend']}), graphs {graphs}"
+    eager = bool(wrapped) and all(wrapped) and graphs == "NONE"
+    compiled = bool(wrapped) and not any(wrapped)
+    actual = True if eager else False if compiled else None
+    evidence = (state("compiling wrappers of the live model", detail),)
+    return Reading(mode == "NONE", actual, evidence, exercised=_ran(window))
 
 
 def _attention(window: Window, requested: Value) -> Reading:
@@ -157,48 +168,48 @@ def _engine_attention(window: Window, requested: Value) -> Reading:
 
 
 def _tokens(window: Window, requested: Value) -> Reading:
-    actual = int(window.facts["max_num_batched_tokens"])
+    actual, evidence, reason = _scheduled(window, "max_num_batched_tokens")
     largest, chunked = window.counters.get("max_tokens", 0), window.counters.get("chunked", 0)
-    evidence = [state("scheduler configuration of the worker", actual)]
     exercised = Exercised.UNKNOWN
     if window.counters:
-        evidence.append(
-            execution("tokens of the largest forward; prefills that ran in pieces", f"{largest}; {chunked}")
-        )
+        ran = f"{largest}; {chunked}"
+        evidence += (execution("tokens of the largest forward; prefills that ran in pieces", ran),)
         exercised = Exercised.YES if chunked else Exercised.NO
-    if largest > actual:
-        return Reading(actual, None, tuple(evidence), reason=f"a forward of {largest} tokens ran")
-    return Reading(actual, actual, tuple(evidence), exercised=exercised)
+    if actual is not None and largest > actual:
+        return Reading(actual, None, evidence, reason=f"a forward of {largest} tokens ran")
+    return Reading(actual, actual, evidence, exercised=exercised, reason=reason)
 
 
 def _sequences(window: Window, requested: Value) -> Reading:
-    actual, largest = int(window.facts["max_num_seqs"]), window.counters.get("max_requests", 0)
-    evidence = [state("scheduler configuration of the worker", actual)]
+    actual, evidence, reason = _scheduled(window, "max_num_seqs")
+    largest, submitted = window.counters.get("max_requests", 0), window.counters.get("submitted", 0)
     exercised = Exercised.UNKNOWN
     if window.counters:
-        evidence.append(
-            execution(
-                "requests of the largest forward; most submitted at once", f"{largest}; {window.counters['submitted']}"
-            )
-        )
-        exercised = Exercised.YES if window.counters["submitted"] > actual else Exercised.NO
-    return Reading(actual, actual if largest <= actual else None, tuple(evidence), exercised=exercised)
+        evidence += (execution("requests of the largest forward; most submitted at once", f"{largest}; {submitted}"),)
+        exercised = Exercised.YES if actual is not None and submitted > actual else Exercised.NO
+    if actual is not None and largest > actual:
+        return Reading(actual, None, evidence, reason=f"a forward of {largest} requests ran")
+    return Reading(actual, actual, evidence, exercised=exercised, reason=reason)
 
 
 def _block(window: Window, requested: Value) -> Reading:
-    configured, caches = int(window.facts["block_size"]), window.facts["kv_cache"]
-    shapes = " ".join(caches)
-    seen = f" {configured}," in shapes or f" {configured})" in shapes
-    evidence = (state("key-value cache tensors of the worker", shapes),)
-    return Reading(configured, configured if seen else None, evidence, exercised=_ran(window))
+    actual = window.facts["block_size"]
+    evidence = (state("block table and key-value cache tensors", window.facts["kv_cache"]),)
+    reason = "" if actual else "the cache does not hold as many values as its block table says"
+    return Reading(requested, actual, evidence, exercised=_ran(window), reason=reason)
 
 
 def _kv_dtype(window: Window, requested: Value) -> Reading:
-    found = set(window.facts["kv_cache_dtypes"])
-    evidence = (state("key-value cache tensors of the worker", window.facts["kv_cache_dtypes"]),)
-    model = set(window.facts["parameter_dtypes"])
-    wanted = {FP8.get(str(requested), str(requested))} if requested != "auto" else model
-    actual = requested if found == wanted else next(iter(found)) if len(found) == 1 else None
+    stored, formats = set(window.facts["kv_cache_dtypes"]), set(window.facts["kv_cache_formats"])
+    evidence = (
+        state("format in which the attention layers read the cache", window.facts["kv_cache_formats"]),
+        state("key-value cache tensors of the worker", window.facts["kv_cache_dtypes"]),
+    )
+    name = next(iter(formats)) if len(formats) == 1 else ""
+    held = {FP8[name]} if name in FP8 else {name} if name != "auto" else set(window.facts["parameter_dtypes"])
+    actual: Value = name if name and stored == held else None
+    if requested == "auto" and stored == set(window.facts["parameter_dtypes"]):
+        actual = "auto"
     return Reading(requested, actual, evidence, exercised=_ran(window))
 
 
@@ -222,7 +233,7 @@ def _batch_size(window: Window, requested: Value) -> Reading:
 
 def _inherent(value: Value) -> Callable[[Window, Value], Reading]:
     def read(window: Window, requested: Value) -> Reading:
-        evidence = (Evidence(kind=EvidenceKind.INHERENT, source="layout of an engine step", detail=FLAT),)
+        evidence = (Evidence(kind=EvidenceKind.INHERENT, source="runtime 'vllm'", detail=FLAT),)
         return Reading(value, value, evidence, Lifecycle.REQUEST, Exercised.NO)
 
     return read
@@ -230,16 +241,21 @@ def _inherent(value: Value) -> Callable[[Window, Value], Reading]:
 
 def _logp(window: Window, requested: Value) -> Reading:
     running = str(window.facts["compute_logprobs"])
-    evidence = (state("function behind Sampler.compute_logprobs", running),)
-    actual = NATIVE if running == STOCK else None
-    reason = "" if actual else f"{running} is nobody's known backend"
+    gathers, mode = str(window.facts["gather_logprobs"]), window.facts["logprobs_mode"]
+    sources = list(window.facts["logprob_sources"])
+    evidence = (
+        state("functions of the live sampler, their source, its mode", f"{running}; {gathers}; {sources}; {mode}"),
+    )
+    stock = running == STOCK and gathers == STOCK_GATHER and sources == [SOURCE] and mode == "raw_logprobs"
+    actual = NATIVE if stock else None
+    reason = "" if actual else f"{running} and {gathers} of {sources} under {mode} are nobody's known backend"
     return Reading(backend_meant(window.binding, requested), actual, evidence, exercised=_ran(window), reason=reason)
 
 
 READERS: dict[str, Callable[[Window, Value], Reading]] = {
     "rollout.dtype": _dtype,
-    "rollout.tensor_parallel_size": _world("tensor_parallel_size"),
-    "rollout.context_parallel_size": _world("context_parallel_size"),
+    "rollout.tensor_parallel_size": _tensor_parallel,
+    "rollout.context_parallel_size": _inherent(1),
     "rollout.enable_prefix_caching": _prefix,
     "rollout.enforce_eager": _eager,
     "rollout.attention_backend": _attention,

@@ -47,8 +47,6 @@ def _environment(options: VllmOptions, world: int, on_cuda: bool) -> dict[str, s
             "VLLM_CPU_OMP_THREADS_BIND": "nobind",
             "OMP_NUM_THREADS": threads,
             "MKL_NUM_THREADS": threads,
-            # A compiled helper that only counts ranks would cost 2 s before the first score.
-            "TORCHDYNAMO_DISABLE": "0",
         }
     return env
 

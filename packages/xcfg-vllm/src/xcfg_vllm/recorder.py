@@ -22,10 +22,14 @@ class Recorder:
         self.original = runner._model_forward
         self.forwards: list[Forward] = []
         self.head_rows: dict[int, int] = {}
-        self.hidden_dtypes: set[str] = set()
+        self.linear_inputs: dict[str, int] = {}
         runner._model_forward = self
         self._head = runner.model.compute_logits
         runner.model.compute_logits = self._compute_logits
+        for module in runner.model.modules():
+            # A compiled model runs no hooks: nothing is seen there, and nothing is claimed.
+            if type(module).__name__.endswith("ParallelLinear"):
+                module.register_forward_pre_hook(self._linear)
 
     def __call__(self, input_ids: Any = None, positions: Any = None, *args: Any, **kwargs: Any) -> Any:
         """Take down the real tokens of this forward and run it."""
@@ -40,16 +44,19 @@ class Recorder:
 
     def _compute_logits(self, hidden: Any, *args: Any, **kwargs: Any) -> Any:
         rows = int(hidden.shape[0])
-        self.hidden_dtypes.add(str(hidden.dtype).removeprefix("torch."))
         self.head_rows[rows] = self.head_rows.get(rows, 0) + 1
         return self._head(hidden, *args, **kwargs)
+
+    def _linear(self, module: Any, inputs: tuple[Any, ...]) -> None:
+        name = str(inputs[0].dtype).removeprefix("torch.")
+        self.linear_inputs[name] = self.linear_inputs.get(name, 0) + 1
 
     def take(self) -> dict[str, Any]:
         """Return what was taken down since the last call, and forget it."""
         found = {
             "forwards": self.forwards,
             "head_rows": {str(key): value for key, value in self.head_rows.items()},
-            "hidden_dtypes": sorted(self.hidden_dtypes),
+            "linear_inputs": self.linear_inputs,
         }
-        self.forwards, self.head_rows, self.hidden_dtypes = [], {}, set()
+        self.forwards, self.head_rows, self.linear_inputs = [], {}, {}
         return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -51,16 +52,21 @@ def run_score(
     size = int(str(knobs.get("batch.size", 8)))
     total = len(rollout.token_ids)
     ranks = [Consumed(total) for _ in range(engine.world_size)]
-    taken: list[dict[str, Any]] = [{} for _ in ranks]
+    seen_by: list[Counter[str]] = [Counter() for _ in ranks]
+    head_rows: list[Counter[str]] = [Counter() for _ in ranks]
     answers: list[Answer] = []
+    largest = 0
     timeline = []
     for index, group in enumerate(groups(order, size)):
         began = time.perf_counter()
         engine.every_rank("xcfg_begin")
         found = decode(engine, rollout, group) if forced else prefill(engine, rollout, group)
         taken = engine.every_rank("xcfg_taken")
-        for consumed, entered in zip(ranks, taken, strict=True):
+        for rank, (consumed, entered) in enumerate(zip(ranks, taken, strict=True)):
             consumed.take(rollout, found, entered["forwards"], decode=forced)
+            seen_by[rank].update(entered["linear_inputs"])
+            head_rows[rank].update(entered["head_rows"])
+        largest = max(largest, len(group))
         answers += found
         timeline.append(
             {
@@ -73,7 +79,6 @@ def run_score(
     after = [str(fold) for fold in engine.every_rank("xcfg_fold")]
     folds[:] = after
     facts = engine.every_rank("xcfg_facts")
-    largest = min(size, rollout.sequence_count)
     result: list[Score] = []
     for rank, consumed in enumerate(ranks):
         counters = {
@@ -86,14 +91,14 @@ def run_score(
             "sequences": rollout.sequence_count,
             "cached_tokens": sum(answer.cached for answer in answers),
         }
-        seen = {**facts[rank], "hidden_dtypes": taken[rank].get("hidden_dtypes", [])}
+        seen = {**facts[rank], **engine.scheduler(), "linear_inputs": dict(seen_by[rank])}
         window = Window(rank, seen, counters, engine.arguments, binding, counters["cached_tokens"])
-        hidden = seen["hidden_dtypes"]
+        computed = list(seen["linear_inputs"])
         report = ScoreReport(
             request_id=request.id,
             rank=rank,
             record=_record(engine, rollout, rank, seen, forced),
-            compute_dtype=hidden[0] if len(hidden) == 1 and set(hidden) == set(seen["parameter_dtypes"]) else "",
+            compute_dtype=computed[0] if len(computed) == 1 else "",
             applications=applications(window, knobs),
             attestations=consumed.attestations(rollout, answers, consumed_last=not forced),
             transforms=(),
@@ -107,7 +112,7 @@ def run_score(
                 "scorer": "forced replay by a logits processor" if forced else "prompt log probabilities",
                 "runner": seen["runner"],
                 "async_scheduling": seen["async_scheduling"],
-                "head_rows": taken[rank].get("head_rows", {}),
+                "head_rows": dict(head_rows[rank]),
                 "batch_size": size,
                 "shuffle_seed": request.shuffle_seed,
             },
@@ -123,6 +128,8 @@ def _check(request: ScoreRequest, rollout: Rollout) -> None:
         raise UnsupportedRequestError(f"the arm {request.arm!r} was asked of vLLM", hint="It scores rollout arms.")
     if request.columns:
         raise UnsupportedRequestError(f"vLLM has no score column {request.columns[0]!r}")
+    if not bool(rollout.tensors["attention_mask"].all()):
+        raise UnsupportedRequestError("the rollout hides tokens from attention, and vLLM's causal mask does not")
     mode = rollout.manifest.sampling.logprobs_mode
     if mode != RAW:
         raise UnsupportedRequestError(
@@ -169,5 +176,4 @@ def _columns(rollout: Rollout, answers: list[Answer], consumed: Consumed, forced
     if forced:
         batch = np.where(active, consumed.step_batch, 0).astype(np.int32)
         columns["step_batch"] = torch.from_numpy(batch)
-        columns["step_batch_padded"] = torch.from_numpy(batch.copy())
     return columns

@@ -18,18 +18,22 @@ from safetensors import safe_open
 from xcfg.identity.attest import fold, weight_digest
 
 SPLIT_COLUMNS = ("RowParallelLinear",)
-"""Layers whose weights are split over ranks along their input; all others along their output."""
+"""Layers whose weights are split over ranks along their input; their biases are whole on every rank."""
+WHOLE = ("ReplicatedLinear",)
+"""Layers that every rank has whole; all other linear and embedding layers are split along their output."""
 
 
 def effective(layer: Any) -> torch.Tensor:
     """Return this rank's weight [out, in] of a linear or embedding layer as it acts."""
     weight: torch.Tensor = layer.weight
-    if weight.numel():
+    if not hasattr(layer, "cpu_linear"):
         return weight.detach()
-    width = int(layer.input_size_per_partition)
+    width = weight.shape[1] if weight.numel() else int(layer.input_size_per_partition)
     identity = torch.eye(width, dtype=weight.dtype, device=weight.device)
     product: torch.Tensor = layer.quant_method.apply(layer, identity, None)
-    return product.t().contiguous()
+    acts = product.t().contiguous()
+    # A head keeps its weight beside the packed copy that computes. Where both are equal the bytes are the weight's own.
+    return weight.detach() if weight.shape == acts.shape and bool((weight == acts).all()) else acts
 
 
 def named_parts(model: Any) -> Iterator[tuple[str, Any, torch.Tensor]]:
@@ -67,11 +71,12 @@ def whole(module: Any, part: torch.Tensor) -> torch.Tensor:
     """Return the full tensor of a part that every tensor-parallel rank holds a share of; collective."""
     from vllm.distributed import parallel_state
 
-    if parallel_state.get_tensor_model_parallel_world_size() == 1 or (
-        not hasattr(module, "tp_size") and not hasattr(module, "num_embeddings_per_partition")
-    ):
+    split = hasattr(module, "tp_size") or hasattr(module, "num_embeddings_per_partition")
+    alone = parallel_state.get_tensor_model_parallel_world_size() == 1
+    by_column = type(module).__name__ in SPLIT_COLUMNS
+    if alone or not split or type(module).__name__ in WHOLE or (by_column and part.dim() == 1):
         return part
-    dim = 1 if type(module).__name__ in SPLIT_COLUMNS else 0
+    dim = 1 if by_column else 0
     group = parallel_state.get_tp_group()
     gathered: torch.Tensor = group.all_gather(part.contiguous(), dim=dim)
     return gathered
