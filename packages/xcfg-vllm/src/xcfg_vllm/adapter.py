@@ -30,6 +30,7 @@ class VllmAdapter:
         self._engine: Engine | None = None
         self._spec: WorkerSpec | None = None
         self._folds: list[str] = []
+        self._cached = 0
 
     @property
     def engine(self) -> Engine:
@@ -50,8 +51,9 @@ class VllmAdapter:
         self._spec = spec
         self._engine = build_engine(spec)
         engine = self._engine
+        self._cached = engine.probe_cache()
         engine.every_rank("xcfg_begin")
-        facts = engine.every_rank("xcfg_facts")
+        facts = [{**item, "probe_cached": self._cached} for item in engine.every_rank("xcfg_facts")]
         weights = engine.every_rank("xcfg_weights", spec.checkpoint)
         self._folds = [str(item["fold"]) for item in weights]
         dtype = str(engine.arguments["dtype"])
@@ -79,7 +81,9 @@ class VllmAdapter:
         if spec is None:
             raise LaunchError("the engine of the runtime 'vllm' was not built")
         knobs = {**spec.knobs, **request.knobs}
-        scores = run_score(self.engine, knobs, spec.operators[OPERATION], self._folds, request, rollout)
+        scores = run_score(
+            self.engine, knobs, spec.operators[OPERATION], self._folds, request, rollout, probe_cached=self._cached
+        )
         return scores if spec.world_size > 1 else scores[0]
 
     def generate(self, request: ScoreRequest, prompts: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -55,6 +55,19 @@ class Engine:
             "max_num_seqs": int(found.max_num_running_reqs),
         }
 
+    def probe_cache(self) -> int:
+        """Return how many tokens of the longest possible prompt a cache brings when it is prefilled a second time.
+
+        0 where no cache is on, and also where no sequence is long enough to fill a block, so that none can act.
+        """
+        from vllm import SamplingParams
+        from vllm.inputs import TokensPrompt
+
+        prompt = TokensPrompt(prompt_token_ids=[0] * (int(self.arguments["max_model_len"]) - GENERATED))
+        params = SamplingParams(max_tokens=1, temperature=0.0, detokenize=False, ignore_eos=True)
+        outputs = [self.llm.generate([prompt], params, use_tqdm=False)[0] for _ in range(2)]
+        return sum(int(output.num_cached_tokens or 0) for output in outputs)
+
     def every_rank(self, method: str, *args: Any) -> list[Any]:
         """Call a method of WorkerExtension on every rank; return their answers by rank."""
         return list(self.llm.collective_rpc(method, args=args))

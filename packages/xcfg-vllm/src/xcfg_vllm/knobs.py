@@ -129,10 +129,13 @@ def _scheduled(window: Window, name: str) -> tuple[Any, tuple[Evidence, ...], st
 
 
 def _prefix(window: Window, requested: Value) -> Reading:
-    actual, evidence, reason = _scheduled(window, "prefix_caching")
-    if window.counters:
-        evidence += (execution("prompt tokens taken from the cache", window.cached_tokens),)
-    return Reading(actual, actual, evidence, exercised=Exercised.NO, reason=reason)
+    cached = int(window.facts["probe_cached"]) + window.cached_tokens
+    detail = f"{window.facts['probe_cached']} on prefilling one prompt twice; {window.cached_tokens} in this score"
+    evidence = [execution("tokens that a cache brought", detail)]
+    if "prefix_caching" in window.facts:
+        evidence.append(state("cache manager of the live scheduler", window.facts["prefix_caching"]))
+    actual = bool(window.facts.get("prefix_caching", False)) or cached > 0
+    return Reading(actual, actual, tuple(evidence), exercised=Exercised.NO)
 
 
 def _eager(window: Window, requested: Value) -> Reading:

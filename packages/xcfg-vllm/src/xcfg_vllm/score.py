@@ -38,10 +38,13 @@ def run_score(
     folds: list[str],
     request: ScoreRequest,
     rollout: Rollout,
+    *,
+    probe_cached: int = 0,
 ) -> list[Score]:
     """Return report and columns of every rank; rank 0 answers for the tokens, the others took part in every forward.
 
-    folds: of the weights, by rank, when they were last looked at; replaced by those after this score.
+    folds: of the weights, by rank, when they were last looked at; replaced by those after this score. probe_cached:
+    see build.Engine.probe_cache.
     Raises UnsupportedRequestError, WorkerError.
     """
     started = time.perf_counter()
@@ -92,6 +95,7 @@ def run_score(
             "cached_tokens": sum(answer.cached for answer in answers),
         }
         seen = {**facts[rank], **engine.scheduler(), "linear_inputs": dict(seen_by[rank])}
+        seen["probe_cached"] = probe_cached
         window = Window(rank, seen, counters, engine.arguments, binding, counters["cached_tokens"])
         computed = list(seen["linear_inputs"])
         report = ScoreReport(
