@@ -316,7 +316,7 @@ def test_a_leftover_of_a_killed_freeze_does_not_stand_in_the_way(sampler, option
     assert {path.name for path in tmp_path.iterdir()} == {"o", leftover.name, "prompts.jsonl"}
 
 
-@pytest.mark.parametrize("where", ["prompts.jsonl/o", "shut/o"])
+@pytest.mark.parametrize("where", ["prompts.jsonl/o", "/proc/xcfg/o", "shut/o"])
 def test_an_output_that_cannot_be_made_is_refused_before_an_engine_is_started(where, sampler, options, tmp_path):
     (tmp_path / "shut").mkdir(mode=0o500)
     if where == "shut/o" and os.access(tmp_path / "shut", os.W_OK):

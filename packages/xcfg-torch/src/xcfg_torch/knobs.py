@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from xcfg.plugin.operators import backend_meant
+from xcfg.plugin.readback import Reading, application, execution, state, unknown
 from xcfg.schema._base import Value
-from xcfg.schema.names import Applied, EvidenceKind, Exercised, Lifecycle
+from xcfg.schema.names import EvidenceKind, Exercised, Lifecycle
 from xcfg.schema.runtime import Evidence, KnobApplication
 
 from xcfg_torch.attention import backend_that_ran
@@ -23,58 +23,7 @@ from xcfg_torch.load import dtype_name
 REQUEST_KNOBS = ("batch.size", "batch.padding_side", "batch.packing")
 
 
-@dataclass(frozen=True)
-class Reading:
-    """What a reader found. An `actual` of None: nothing could be observed.
-
-    materialized: for an operator, the backend that the requested name means in the binding; `actual` is held to it.
-    """
-
-    materialized: Value
-    actual: Value
-    evidence: tuple[Evidence, ...]
-    lifecycle: Lifecycle = Lifecycle.ENGINE_CONSTRUCTION
-    exercised: Exercised = Exercised.UNKNOWN
-    reason: str = ""
-
-
 Reader = Callable[[Engine, Value], Reading]
-
-
-def execution(source: str, detail: str) -> Evidence:
-    """Return evidence from calls or counters."""
-    return Evidence(kind=EvidenceKind.EXECUTION, source=source, detail=detail)
-
-
-def state(source: str, detail: str) -> Evidence:
-    """Return evidence from live objects."""
-    return Evidence(kind=EvidenceKind.STATE, source=source, detail=detail)
-
-
-def application(engine: Engine, path: str, requested: Value, reading: Reading) -> KnobApplication:
-    """Return the record of one reading; its status follows from comparing actual with requested.
-
-    What runs as an operator is a backend, so there it is compared with what the requested name means in the binding.
-    """
-    wanted = reading.materialized if path == "logp.backend" else requested
-    same = type(reading.actual) is type(wanted) and reading.actual == wanted
-    status = Applied.APPLIED if same else Applied.UNOBSERVABLE if reading.actual is None else Applied.FALLBACK
-    reason = reading.reason
-    if not reason and status is Applied.FALLBACK:
-        reason = f"asked for {requested!r}, the engine runs {reading.actual!r}"
-    return KnobApplication(
-        path=path,
-        side=engine.side,
-        rank=engine.rank,
-        requested=requested,
-        materialized=reading.materialized,
-        actual=reading.actual,
-        status=status,
-        lifecycle=reading.lifecycle,
-        evidence=reading.evidence,
-        exercised=reading.exercised,
-        reason=reason,
-    )
 
 
 def construction_applications(engine: Engine, knobs: dict[str, Value], *, scored: bool) -> tuple[KnobApplication, ...]:
@@ -88,7 +37,7 @@ def construction_applications(engine: Engine, knobs: dict[str, Value], *, scored
             continue
         reader = READERS.get(path)
         if reader is None and not path.startswith("logprob."):
-            result.append(_unknown(engine, path, value))
+            result.append(unknown(path, value, runtime="torch", side=engine.side, rank=engine.rank))
             continue
         reading = _operator_option(engine, path) if reader is None else reader(engine, value)
         if scored and reading.exercised is Exercised.UNKNOWN and reading.actual is not None:
@@ -100,22 +49,8 @@ def construction_applications(engine: Engine, knobs: dict[str, Value], *, scored
                 Exercised.YES,
                 reading.reason,
             )
-        result.append(application(engine, path, value, reading))
+        result.append(application(path, value, reading, side=engine.side, rank=engine.rank))
     return tuple(result)
-
-
-def _unknown(engine: Engine, path: str, value: Value) -> KnobApplication:
-    return KnobApplication(
-        path=path,
-        side=engine.side,
-        rank=engine.rank,
-        requested=value,
-        materialized=None,
-        actual=None,
-        status=Applied.UNSUPPORTED,
-        lifecycle=Lifecycle.ENGINE_CONSTRUCTION,
-        reason=f"the runtime 'torch' does not have {path!r}",
-    )
 
 
 def _dtype(engine: Engine, requested: Value) -> Reading:

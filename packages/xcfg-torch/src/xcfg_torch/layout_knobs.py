@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from xcfg.plugin.readback import Reading, application, execution
 from xcfg.schema._base import Value
 from xcfg.schema.names import Exercised, Lifecycle
 from xcfg.schema.runtime import KnobApplication
 
 from xcfg_torch.consumed import Consumed
 from xcfg_torch.engine import Engine
-from xcfg_torch.knobs import Reading, application, execution
 from xcfg_torch.layout import Layout
 
 
@@ -22,7 +22,9 @@ def layout_applications(
         "batch.packing": _packing(layout, consumed),
     }
     return tuple(
-        application(engine, path, value, readings[path]) for path, value in sorted(knobs.items()) if path in readings
+        application(path, value, readings[path], side=engine.side, rank=engine.rank)
+        for path, value in sorted(knobs.items())
+        if path in readings
     )
 
 

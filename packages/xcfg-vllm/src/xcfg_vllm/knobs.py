@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from xcfg.plugin.operators import backend_meant
+from xcfg.plugin.readback import Reading, application, execution, state, unknown
 from xcfg.schema._base import Value
-from xcfg.schema.names import Applied, EvidenceKind, Exercised, Lifecycle
+from xcfg.schema.names import EvidenceKind, Exercised, Lifecycle
 from xcfg.schema.operators import OperatorBinding
 from xcfg.schema.runtime import Evidence, KnobApplication
 
@@ -40,59 +41,16 @@ class Window:
     cached_tokens: int = 0
 
 
-@dataclass(frozen=True)
-class Reading:
-    """What a reader found; an `actual` of None: nothing could be observed."""
-
-    materialized: Value
-    actual: Value
-    evidence: tuple[Evidence, ...]
-    lifecycle: Lifecycle = Lifecycle.ENGINE_CONSTRUCTION
-    exercised: Exercised = Exercised.UNKNOWN
-    reason: str = ""
-
-
-def state(source: str, detail: Any) -> Evidence:
-    """Return evidence from live objects."""
-    return Evidence(kind=EvidenceKind.STATE, source=source, detail=str(detail))
-
-
-def execution(source: str, detail: Any) -> Evidence:
-    """Return evidence from calls or counters."""
-    return Evidence(kind=EvidenceKind.EXECUTION, source=source, detail=str(detail))
-
-
 def applications(window: Window, knobs: Mapping[str, Value]) -> tuple[KnobApplication, ...]:
     """Return one record per knob of this side on one rank."""
     return tuple(_application(window, path, value) for path, value in sorted(knobs.items()))
 
 
-def _application(window: Window, path: str, requested: Value) -> KnobApplication:
+def _application(window: Window, path: str, value: Value) -> KnobApplication:
     reader = READERS.get(path)
     if reader is None:
-        reading = Reading(None, None, (), reason=f"the runtime 'vllm' does not have {path!r}")
-        status = Applied.UNSUPPORTED
-    else:
-        reading = reader(window, requested)
-        wanted = reading.materialized if path == "logp.backend" else requested
-        same = type(reading.actual) is type(wanted) and reading.actual == wanted
-        status = Applied.APPLIED if same else Applied.UNOBSERVABLE if reading.actual is None else Applied.FALLBACK
-    reason = reading.reason
-    if status is Applied.FALLBACK and not reason:
-        reason = f"asked for {requested!r}, the engine runs {reading.actual!r}"
-    return KnobApplication(
-        path=path,
-        side="rollout",
-        rank=window.rank,
-        requested=requested,
-        materialized=reading.materialized,
-        actual=reading.actual,
-        status=status,
-        lifecycle=reading.lifecycle,
-        evidence=reading.evidence,
-        exercised=reading.exercised,
-        reason=reason,
-    )
+        return unknown(path, value, runtime="vllm", side="rollout", rank=window.rank)
+    return application(path, value, reader(window, value), side="rollout", rank=window.rank)
 
 
 def _ran(window: Window) -> Exercised:
