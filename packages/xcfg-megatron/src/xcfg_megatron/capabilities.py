@@ -46,7 +46,8 @@ MEGATRON = RuntimeDescriptor(
     policies={"selected_logprob": {"production": NATIVE}},
     devices=("cpu",),
     requires=("torch>=2.6", "megatron-core>=0.16,<0.20"),
-    install_hint="pip install 'xcfg-megatron[cpu]'",
+    install_hint="pip install 'xcfg-megatron[cpu]'; "
+    "in a clone: source scripts/_env.sh && sync --inexact --group engines",
     sources=("xcfg_megatron",),
 )
 

