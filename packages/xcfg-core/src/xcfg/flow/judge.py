@@ -13,6 +13,7 @@ from xcfg.contract import Contract
 from xcfg.errors import ArtifactError
 from xcfg.flow.documents import Actual, IdentityDocument, Requested
 from xcfg.identity.rollout import Rollout
+from xcfg.plugin.readback import is_operator, operator_path
 from xcfg.runtime.evidence import ENDS_AS, ORDER
 from xcfg.schema.codec import evolve
 from xcfg.schema.names import Applied, Arm, Assessment, Status
@@ -76,15 +77,20 @@ def _evidence(requested: Requested, actual: Actual, arms: Sequence[str]) -> tupl
         item
         for arm in arms
         for item in actual.applications.get(arm, ())
-        if item.status is not Applied.APPLIED
-        and item.path in requested.definitions
-        and requested.definitions[item.path].critical
+        if item.status is not Applied.APPLIED and _critical(item.path, requested)
     ]
     if not faults:
         return None, ""
     worst = min(faults, key=lambda item: (ORDER.index(item.status), item.path, item.rank))
     names = sorted({f"{item.path} on {item.side}" for item in faults if item.status is worst.status})
     return ENDS_AS[worst.status], f"{', '.join(names)}: {worst.reason or worst.status.value}"
+
+
+def _critical(path: str, requested: Requested) -> bool:
+    """Whether a knob, or an operator, ends a case that it was not applied to."""
+    if path in requested.definitions:
+        return requested.definitions[path].critical
+    return is_operator(path)
 
 
 def _plain_errors(table: str, observed: str, actual: Actual) -> list[str]:
@@ -214,7 +220,7 @@ def _declared(requested: Requested) -> set[str]:
         head, _, rest = path.partition(".")
         if head == "operators":
             operation, _, side = rest.rpartition(".")
-            declared |= {f"logp.backend@{side}"} if operation == "selected_logprob" else set()
+            declared.add(f"{operator_path(operation)}@{side}")
     return declared
 
 

@@ -35,7 +35,7 @@ from xcfg.identity.rollout import Rollout
 from xcfg.running.launch import LaunchSpec, RawScore
 from xcfg.running.order import order_scores
 from xcfg.running.pool import WorkerPool
-from xcfg.runtime.evidence import judged, latest, verdict_of
+from xcfg.runtime.evidence import judged, latest, requested_of, verdict_of
 from xcfg.runtime.merge import merge_ranks
 from xcfg.schema.codec import convert, plain, pretty_json
 from xcfg.schema.knobs import KnobDefinition
@@ -189,7 +189,8 @@ class Scorer:
                 return
             reported = latest(item for build in builds for item in build.applications)
             present = {item.path for item in reported}
-            requested = {path: value for path, value in job.knobs.items() if path in present}
+            owed = requested_of(job.knobs, job.bindings)
+            requested = {path: value for path, value in owed.items() if path in present}
             applications = judged(requested, reported, [build.rank for build in builds], job.side)
             status, reason = verdict_of(applications, self.definitions)
             if status is not None:
@@ -203,7 +204,8 @@ class Scorer:
         built = (item for build in raw.builds for item in build.applications)
         scored = (item for report in raw.reports for item in report.applications)
         reported = latest((*built, *scored))
-        applications = judged(job.knobs, reported, [report.rank for report in raw.reports], job.side)
+        owed = requested_of(job.knobs, job.bindings)
+        applications = judged(owed, reported, [report.rank for report in raw.reports], job.side)
         files: dict[str, bytes | Path] = {
             "score.pt": save_pt(merged.columns, {"arm": job.table, "side": job.side, "key": job.key}),
             "applications.json": pretty_json(Applications(applications=applications)),

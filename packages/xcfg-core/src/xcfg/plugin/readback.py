@@ -14,7 +14,18 @@ from xcfg.schema.names import Applied, EvidenceKind, Exercised, Lifecycle
 from xcfg.schema.runtime import Evidence, KnobApplication
 
 OPERATOR_KNOB = "logp.backend"
-"""What runs as an operator is a backend: it is compared with what the requested name means in the binding."""
+"""The knob of the operator `selected_logprob`; every other operator has the path of `operator_path`."""
+OPERATORS = "operators."
+
+
+def operator_path(operation: str) -> str:
+    """Return the path under which an adapter reports what ran as `operation` on its side."""
+    return OPERATOR_KNOB if operation == "selected_logprob" else f"{OPERATORS}{operation}"
+
+
+def is_operator(path: str) -> bool:
+    """Whether what runs under `path` is a backend, which is held to what the requested name means in the binding."""
+    return path == OPERATOR_KNOB or path.startswith(OPERATORS)
 
 
 @dataclass(frozen=True)
@@ -47,7 +58,7 @@ def application(path: str, requested: Value, reading: Reading, *, side: str, ran
 
     A value is the requested one only if it has its type too: 1 is not True.
     """
-    wanted = reading.materialized if path == OPERATOR_KNOB else requested
+    wanted = reading.materialized if is_operator(path) else requested
     same = type(reading.actual) is type(wanted) and reading.actual == wanted
     status = Applied.APPLIED if same else Applied.UNOBSERVABLE if reading.actual is None else Applied.FALLBACK
     reason = reading.reason

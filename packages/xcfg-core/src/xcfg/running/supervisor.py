@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from xcfg.errors import ConfigError, InterruptedRunError, LaunchError, MissingRankError
-from xcfg.plugin.builtin.knobs import LOGP_BACKEND
 from xcfg.plugin.operators import backend_meant
+from xcfg.plugin.readback import operator_path
 from xcfg.running import exchange as files
 from xcfg.running.faults import (
     BuildFault,
@@ -189,13 +189,13 @@ class Worker:
             shutil.rmtree(self._short_folder(), ignore_errors=True)
 
     def _settled(self, report: R) -> R:
-        """Return the report with the operator's knob materialised as the binding says, whatever a rank wrote."""
-        binding = self.spec.operators.get("selected_logprob")
-        if binding is None or LOGP_BACKEND not in self.spec.knobs:
-            return report
-        meant = backend_meant(binding, self.spec.knobs[LOGP_BACKEND])
+        """Return the report with every operator materialised as its binding says, whatever a rank wrote."""
+        meant = {}
+        for name, binding in self.spec.operators.items():
+            path = operator_path(name)
+            meant[path] = backend_meant(binding, self.spec.knobs.get(path, binding.requested))
         found = (
-            evolve(item, materialized=meant) if item.path == LOGP_BACKEND else item for item in report.applications
+            evolve(item, materialized=meant[item.path]) if item.path in meant else item for item in report.applications
         )
         return evolve(report, applications=tuple(found))
 

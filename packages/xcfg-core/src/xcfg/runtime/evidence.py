@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from xcfg.plugin.builtin.knobs import LOGP_BACKEND
+from xcfg.plugin.readback import OPERATORS, is_operator, operator_path
 from xcfg.schema._base import Value
 from xcfg.schema.codec import evolve
 from xcfg.schema.knobs import KnobDefinition
 from xcfg.schema.names import Applied, EvidenceKind, Lifecycle, Status
+from xcfg.schema.operators import OperatorBinding
 from xcfg.schema.runtime import KnobApplication
 
 PROOF = {EvidenceKind.EXECUTION, EvidenceKind.STATE, EvidenceKind.INHERENT}
@@ -29,6 +30,12 @@ def latest(applications: Iterable[KnobApplication]) -> tuple[KnobApplication, ..
     return tuple(found[key] for key in sorted(found))
 
 
+def requested_of(knobs: Mapping[str, Value], bindings: Mapping[str, OperatorBinding]) -> dict[str, Value]:
+    """Return what a side owes evidence for: its knobs (logp.backend is one), and every other operator bound for it."""
+    bound = {operator_path(name): binding.requested for name, binding in bindings.items()}
+    return {**{path: asked for path, asked in bound.items() if path.startswith(OPERATORS)}, **knobs}
+
+
 def judged(
     requested: Mapping[str, Value], applications: Sequence[KnobApplication], ranks: Sequence[int], side: str
 ) -> tuple[KnobApplication, ...]:
@@ -37,7 +44,7 @@ def judged(
     A missing record is unobservable. `applied` without execution, state or inherent evidence is unobservable,
     and `applied` with an actual value other than the requested one is a fallback: an adapter is not believed,
     and what it says about side and requested value is replaced by what the caller knows. What runs as the operator
-    of `logp.backend` is a backend id, and the supervisor has materialised the requested policy as the id that the
+    of an operator is a backend id, and the supervisor has materialised the requested policy as the id that the
     binding means by it, so the actual value may be that. Settings that were
     reported and not requested follow as they are: an undeclared change must be seen.
     """
@@ -71,7 +78,7 @@ def _absent(path: str, side: str, rank: int, value: Value) -> KnobApplication:
 def _weigh(item: KnobApplication) -> KnobApplication:
     if item.status is not Applied.APPLIED:
         return item
-    wanted = (item.requested, item.materialized) if item.path == LOGP_BACKEND else (item.requested,)
+    wanted = (item.requested, item.materialized) if is_operator(item.path) else (item.requested,)
     if not any(type(item.actual) is type(value) and item.actual == value for value in wanted):
         reason = f"asked for {item.requested!r}, the engine runs {item.actual!r}"
         return evolve(item, status=Applied.FALLBACK, reason=reason)
