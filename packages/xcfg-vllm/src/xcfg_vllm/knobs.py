@@ -6,19 +6,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from xcfg.plugin.operators import backend_meant
-from xcfg.plugin.readback import Reading, application, execution, state, unknown
+from xcfg.plugin.readback import Reading, application, execution, operator_path, state, unknown
 from xcfg.schema._base import Value
 from xcfg.schema.names import EvidenceKind, Exercised, Lifecycle
 from xcfg.schema.operators import OperatorBinding
 from xcfg.schema.runtime import Evidence, KnobApplication
 
-from xcfg_vllm.capabilities import FLAT, NATIVE
+from xcfg_vllm.capabilities import FLAT
+from xcfg_vllm.operator_knobs import layer_reading, logprob_reading
 
 REQUEST_KNOBS = ("batch.size", "batch.padding_side", "batch.packing")
-STOCK = "vllm.v1.sample.sampler.Sampler.compute_logprobs"
-STOCK_GATHER = "vllm.v1.sample.sampler.Sampler.gather_logprobs"
-SOURCE = "vllm/v1/sample/sampler.py"
 FP8 = {"fp8": "uint8", "fp8_e4m3": "uint8", "fp8_e5m2": "uint8"}
 IMPLEMENTATIONS = {
     "CPU_ATTN": "CPUAttentionBackendImpl",
@@ -37,13 +34,24 @@ class Window:
     facts: Mapping[str, Any]
     counters: Mapping[str, int]
     built: Mapping[str, Any]
-    binding: OperatorBinding
+    bindings: Mapping[str, OperatorBinding]
     cached_tokens: int = 0
+
+    def calls(self, operation: str) -> int | None:
+        """Return how often an injected operator was called in the score; None at build, where nobody counted."""
+        return self.counters.get(f"operator.{operation}", 0) if self.counters else None
 
 
 def applications(window: Window, knobs: Mapping[str, Value]) -> tuple[KnobApplication, ...]:
-    """Return one record per knob of this side on one rank."""
-    return tuple(_application(window, path, value) for path, value in sorted(knobs.items()))
+    """Return one record per knob of this side, and per bound operator, on one rank."""
+    found = [_application(window, path, value) for path, value in sorted(knobs.items())]
+    for operation, binding in sorted(window.bindings.items()):
+        if operation == "selected_logprob":
+            continue
+        reading = layer_reading(operation, window.facts, window.calls(operation), binding, _ran(window))
+        path = operator_path(operation)
+        found.append(application(path, binding.requested, reading, side="rollout", rank=window.rank))
+    return tuple(found)
 
 
 def _application(window: Window, path: str, value: Value) -> KnobApplication:
@@ -201,16 +209,8 @@ def _inherent(value: Value) -> Callable[[Window, Value], Reading]:
 
 
 def _logp(window: Window, requested: Value) -> Reading:
-    running = str(window.facts["compute_logprobs"])
-    gathers, mode = str(window.facts["gather_logprobs"]), window.facts["logprobs_mode"]
-    sources = list(window.facts["logprob_sources"])
-    evidence = (
-        state("functions of the live sampler, their source, its mode", f"{running}; {gathers}; {sources}; {mode}"),
-    )
-    stock = running == STOCK and gathers == STOCK_GATHER and sources == [SOURCE] and mode == "raw_logprobs"
-    actual = NATIVE if stock else None
-    reason = "" if actual else f"{running} and {gathers} of {sources} under {mode} are nobody's known backend"
-    return Reading(backend_meant(window.binding, requested), actual, evidence, exercised=_ran(window), reason=reason)
+    calls = window.calls("selected_logprob")
+    return logprob_reading(window.facts, calls, window.bindings["selected_logprob"], requested, _ran(window))
 
 
 READERS: dict[str, Callable[[Window, Value], Reading]] = {

@@ -34,7 +34,7 @@ class UnsupportedRequestError(WorkerError):
 def run_score(
     engine: Engine,
     knobs: Mapping[str, Value],
-    binding: OperatorBinding,
+    bindings: Mapping[str, OperatorBinding],
     folds: list[str],
     request: ScoreRequest,
     rollout: Rollout,
@@ -57,6 +57,7 @@ def run_score(
     ranks = [Consumed(total) for _ in range(engine.world_size)]
     seen_by: list[Counter[str]] = [Counter() for _ in ranks]
     head_rows: list[Counter[str]] = [Counter() for _ in ranks]
+    called: list[Counter[str]] = [Counter() for _ in ranks]
     answers: list[Answer] = []
     largest = 0
     timeline = []
@@ -69,6 +70,7 @@ def run_score(
             consumed.take(rollout, found, entered["forwards"], decode=forced)
             seen_by[rank].update(entered["linear_inputs"])
             head_rows[rank].update(entered["head_rows"])
+            called[rank].update({name: int(item["calls"]) for name, item in entered["operators"].items()})
         largest = max(largest, len(group))
         answers += found
         timeline.append(
@@ -93,10 +95,11 @@ def run_score(
             "submitted": largest,
             "sequences": rollout.sequence_count,
             "cached_tokens": sum(answer.cached for answer in answers),
+            **{f"operator.{name}": calls for name, calls in called[rank].items()},
         }
         seen = {**facts[rank], **engine.scheduler(), "linear_inputs": dict(seen_by[rank])}
         seen["probe_cached"] = probe_cached
-        window = Window(rank, seen, counters, engine.arguments, binding, counters["cached_tokens"])
+        window = Window(rank, seen, counters, engine.arguments, bindings, counters["cached_tokens"])
         computed = list(seen["linear_inputs"])
         report = ScoreReport(
             request_id=request.id,

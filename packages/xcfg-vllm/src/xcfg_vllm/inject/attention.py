@@ -1,0 +1,83 @@
+"""`attention` in place of vLLM's paged attention, by overriding the platform's own backend.
+
+The implementation keeps vLLM's block tables, slots and cache memory and lays keys and values out in it in a plain way
+of its own, [block, head, token, 2, head size], since kernels pack them to suit themselves. Every request of a step
+is handed to the operator by itself with all the keys and values that it may see.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+    from xcfg.plugin.operators import BoundOperator
+
+PLATFORMS = {"cpu": ("CPU_ATTN", "CpuBackend"), "cuda": ("FLASH_ATTN", "FlashBackend")}
+"""Device type -> vLLM's name of the backend that is overridden, and the class here that stands in for it."""
+OPERATOR: list[BoundOperator] = []
+
+
+def install(operation: str, operator: BoundOperator) -> None:
+    """Override the backend that vLLM picks by default on this platform."""
+    from vllm.platforms import current_platform
+    from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
+
+    kind = str(current_platform.device_type)
+    if kind not in PLATFORMS:
+        raise ValueError(f"attention can be injected on {', '.join(PLATFORMS)}, not on {kind}")
+    name, stand_in = PLATFORMS[kind]
+    OPERATOR[:] = [operator]
+    register_backend(getattr(AttentionBackendEnum, name), f"{__name__}_{kind}.{stand_in}")
+
+
+class PlainPages:
+    """Mixed into an implementation in front of vLLM's: writes and reads the cache, calls the operator."""
+
+    num_kv_heads: int
+    head_size: int
+    scale: float
+
+    def check(self) -> None:
+        """Refuse what the operator's contract has no word for; ValueError."""
+        odd = {
+            "a sliding window": getattr(self, "sliding_window", None) not in (None, -1, (-1, -1)),
+            "ALiBi slopes": getattr(self, "alibi_slopes", None) is not None,
+            "a soft cap": bool(getattr(self, "logits_soft_cap", 0)),
+            "attention sinks": getattr(self, "sinks", None) is not None,
+            "a quantised cache": str(getattr(self, "kv_cache_dtype", "auto")).startswith(("fp8", "int8", "nvfp4")),
+        }
+        found = [name for name, present in odd.items() if present]
+        if found:
+            raise ValueError(f"an injected attention has no {', '.join(found)}")
+
+    def pages(self, cache: torch.Tensor, block_size: int) -> torch.Tensor:
+        """Return the cache of one layer as [blocks, heads, tokens of a block, 2, head size]."""
+        width = self.num_kv_heads * block_size * 2 * self.head_size
+        blocks = cache.numel() // width
+        if blocks * width != cache.numel():
+            raise ValueError(f"a cache of shape {tuple(cache.shape)} does not hold blocks of {block_size} tokens")
+        return cache.view(-1).view(blocks, self.num_kv_heads, block_size, 2, self.head_size)
+
+    def write(self, pages: torch.Tensor, key: torch.Tensor, value: torch.Tensor, slots: torch.Tensor) -> None:
+        """Put key and value [T, heads, head size] into their slots; a slot below zero is padding."""
+        slots = slots[: len(key)]
+        real = slots >= 0
+        block, token = slots[real] // pages.shape[2], slots[real] % pages.shape[2]
+        pages[block, :, token, 0] = key[: len(slots)][real].to(pages.dtype)
+        pages[block, :, token, 1] = value[: len(slots)][real].to(pages.dtype)
+
+    def attend(self, query: torch.Tensor, pages: torch.Tensor, metadata: Any, output: torch.Tensor) -> None:
+        """Fill output [T, heads, head size] or [T, heads * head size], request by request."""
+        starts = metadata.query_start_loc.tolist()
+        lengths = metadata.seq_lens.tolist()
+        size = pages.shape[2]
+        for row, (start, stop) in enumerate(pairwise(starts)):
+            if stop == start:
+                continue
+            length = int(lengths[row])
+            mine = pages[metadata.block_table[row, : -(-length // size)].long()]
+            flat = mine.permute(0, 2, 3, 1, 4).reshape(-1, 2, self.num_kv_heads, self.head_size)[:length]
+            found = OPERATOR[0](query[start:stop], flat[:, 0], flat[:, 1], self.scale, length - (stop - start))
+            output[start:stop] = found.reshape(output[start:stop].shape).to(output.dtype)
