@@ -1,8 +1,11 @@
-"""The plugin `ops-gemm`: announces a debug matrix; this version has no operator backend yet."""
+"""The plugin `ops-gemm`: reference operators of the feed-forward layer, and a debug matrix that is announced."""
 
 from __future__ import annotations
 
 from xcfg.plugin import DebugMatrix, hookimpl
+from xcfg.schema.operators import OperatorBackendDescriptor
+
+from xcfg_ops_gemm.backends import BACKENDS
 
 MATRIX = DebugMatrix(
     module="ffn",
@@ -10,8 +13,14 @@ MATRIX = DebugMatrix(
     factory="",
     rows=("FC0", "F0", "F1", "F2", "F3", "F4"),
     status="planned",
-    missing="the GEMM operators, their reference and the probes are not part of this version",
+    missing="the deterministic GEMM backends and the probes are not part of this version",
 )
+
+
+@hookimpl
+def xcfg_operator_backends() -> tuple[OperatorBackendDescriptor, ...]:
+    """Return the backends of this package."""
+    return BACKENDS
 
 
 @hookimpl

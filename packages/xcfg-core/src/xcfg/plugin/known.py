@@ -23,7 +23,11 @@ OPERATORS: dict[str, str] = {
     "selected_logprob": "xcfg-ops-logp",
     "linear_selected_logprob": "xcfg-ops-logp",
     "attention": "xcfg-ops-attention",
+    "rotary": "xcfg-ops-attention",
     "gemm": "xcfg-ops-gemm",
+    "norm": "xcfg-ops-gemm",
+    "activation": "xcfg-ops-gemm",
+    "row_linear": "xcfg-ops-gemm",
 }
 MATRICES: dict[str, str] = {
     "attention": "xcfg-ops-attention",
