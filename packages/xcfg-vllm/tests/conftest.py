@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -93,34 +94,39 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="session")
-def engine(checkpoint: Path, rollout: Rollout, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """A live adapter in this process: (adapter, build report, spec)."""
+BINDINGS = {"selected_logprob": ("vllm.sampler_logprobs", "xcfg_vllm.native:engine_owned")}
+"""Operation -> (backend id, factory)."""
+
+
+@contextlib.contextmanager
+def live_engine(
+    checkpoint: Path, rollout: Rollout, scratch: Path, *, operators: dict[str, tuple[str, str]] | None = None, **changed
+) -> Iterator[Any]:
+    """Yield a live adapter in this process: (adapter, build report, spec). changed: knobs, `.` written as `__`."""
     from xcfg.plugin.protocols import RankContext
     from xcfg.schema.runtime import PlacementRequest
     from xcfg_vllm.adapter import VllmAdapter
     from xcfg_vllm.placement import placement
 
-    scratch = tmp_path_factory.mktemp("engine")
     write_rollout(rollout, scratch / "rollout")
-    options = {"threads": 1}
-    place = placement(PlacementRequest(side="rollout", knobs=KNOBS, options=options, devices=("cpu",)))
+    options = {"threads": 1, **changed.pop("options", {})}
+    knobs = {**KNOBS, **{name.replace("__", "."): value for name, value in changed.items()}}
+    place = placement(PlacementRequest(side="rollout", knobs=knobs, options=options, devices=("cpu",)))
     os.environ.update(place.env)
-    binding = OperatorBinding(
-        operation="selected_logprob",
-        side="rollout",
-        requested="native",
-        backend_id="vllm.sampler_logprobs",
-        factory="xcfg_vllm.native:engine_owned",
-    )
+    bindings = {
+        operation: OperatorBinding(
+            operation=operation, side="rollout", requested="native", backend_id=backend, factory=factory
+        )
+        for operation, (backend, factory) in {**BINDINGS, **(operators or {})}.items()
+    }
     spec = WorkerSpec(
         protocol=PROTOCOL,
         runtime="vllm",
         adapter="",
         side="rollout",
-        knobs=KNOBS,
+        knobs=knobs,
         options=options,
-        operators={"selected_logprob": binding},
+        operators=bindings,
         checkpoint=str(checkpoint),
         checkpoint_uri="builtin:test",
         rollout=str(scratch / "rollout"),
@@ -129,8 +135,17 @@ def engine(checkpoint: Path, rollout: Rollout, tmp_path_factory: pytest.TempPath
     adapter = VllmAdapter()
     context = RankContext(rank=0, world_size=1, device="cpu", scratch=scratch, rendezvous="")
     built = adapter.build(spec, context)
-    yield SimpleNamespace(adapter=adapter, built=built, spec=spec)
-    adapter.close()
+    try:
+        yield SimpleNamespace(adapter=adapter, built=built, spec=spec)
+    finally:
+        adapter.close()
+
+
+@pytest.fixture(scope="session")
+def engine(checkpoint: Path, rollout: Rollout, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """One stock engine for all tests of a process."""
+    with live_engine(checkpoint, rollout, tmp_path_factory.mktemp("engine")) as found:
+        yield found
 
 
 @pytest.fixture(scope="session")
@@ -140,3 +155,27 @@ def scores(engine: Any, rollout: Rollout) -> dict[str, Any]:
         arm: engine.adapter.score(ScoreRequest(id=arm, arm=arm), rollout)
         for arm in ("rollout_prefill", "rollout_decode")
     }
+
+
+@pytest.fixture(scope="session")
+def oracle(checkpoint: Path, rollout: Rollout) -> np.ndarray:
+    """Float64 log probabilities of the active tokens, from transformers, one sequence at a time."""
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float64, attn_implementation="eager")
+    values = np.full(len(rollout.token_ids), np.nan)
+    for sequence in range(rollout.sequence_count):
+        span = rollout.span(sequence)
+        ids = torch.from_numpy(rollout.token_ids[span].astype(np.int64))
+        with torch.no_grad():
+            logits = model(ids[None]).logits[0]
+        found = logits.log_softmax(-1)[:-1].gather(-1, ids[1:, None])[:, 0]
+        values[span.start + 1 : span.stop] = found.numpy()
+    values[~rollout.active] = np.nan
+    return values
+
+
+@pytest.fixture(scope="session")
+def live() -> Any:
+    """The context manager that builds an engine of one's own; see live_engine."""
+    return live_engine

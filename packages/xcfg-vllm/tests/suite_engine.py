@@ -18,24 +18,6 @@ pytestmark = [pytest.mark.engine, pytest.mark.filterwarnings("ignore")]
 ARMS = ("rollout_prefill", "rollout_decode")
 
 
-@pytest.fixture(scope="module")
-def oracle(checkpoint, rollout):
-    """Float64 log probabilities of the active tokens, from transformers, one sequence at a time."""
-    from transformers import AutoModelForCausalLM
-
-    model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float64, attn_implementation="eager")
-    values = np.full(len(rollout.token_ids), np.nan)
-    for sequence in range(rollout.sequence_count):
-        span = rollout.span(sequence)
-        ids = torch.from_numpy(rollout.token_ids[span].astype(np.int64))
-        with torch.no_grad():
-            logits = model(ids[None]).logits[0]
-        found = logits.log_softmax(-1)[:-1].gather(-1, ids[1:, None])[:, 0]
-        values[span.start + 1 : span.stop] = found.numpy()
-    values[~rollout.active] = np.nan
-    return values
-
-
 @pytest.mark.parametrize("arm", ARMS)
 def test_the_numbers_are_those_of_hugging_face(scores, oracle, rollout, arm):
     values = scores[arm][1]["selected_logprob"].numpy()
