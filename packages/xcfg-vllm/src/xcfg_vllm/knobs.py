@@ -66,16 +66,17 @@ def _ran(window: Window) -> Exercised:
 
 
 def _dtype(window: Window, requested: Value) -> Reading:
-    stored, computed = window.facts["parameter_dtypes"], dict(window.facts.get("linear_inputs", {}))
+    stored = window.facts["parameter_dtypes"]
+    layers, head = dict(window.facts.get("linear_inputs", {})), dict(window.facts.get("head_inputs", {}))
     evidence = [state("parameters of the live model", stored)]
-    if computed:
-        evidence.insert(0, execution("inputs of the linear layers", computed))
-    seen = set(stored) | set(computed)
-    missed = bool(window.counters) and not computed
+    if head:
+        evidence.insert(0, execution("hidden states that reached the head", head))
+    if layers:
+        evidence.insert(0, execution("inputs of the linear layers", layers))
+    seen = set(stored) | set(layers) | set(head)
+    missed = bool(window.counters) and not head
     actual = next(iter(seen)) if len(seen) == 1 and not missed else None
-    reason = (
-        "" if actual else f"parameters are {sorted(stored)}, inputs of linear layers {sorted(computed) or 'not seen'}"
-    )
+    reason = "" if actual else f"parameters are {sorted(stored)}, seen at layers and head: {sorted(seen) or 'nothing'}"
     return Reading(window.built.get("dtype"), actual, tuple(evidence), exercised=_ran(window), reason=reason)
 
 

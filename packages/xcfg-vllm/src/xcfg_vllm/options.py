@@ -8,6 +8,7 @@ from xcfg.errors import ConfigError, did_you_mean
 from xcfg.schema._base import Input
 from xcfg.schema.codec import convert
 
+RUNNERS = ("v1", "v2")
 SOURCE = "runtime_options of the runtime 'vllm'"
 
 
@@ -19,6 +20,7 @@ class VllmOptions(Input, frozen=True):
     gpu_memory_utilization: share of a GPU's memory that the engine may take.
     threads: OpenMP threads per rank on a CPU; null: cores divided by ranks.
     async_scheduling: prepare the next step while this one runs; forced replay through a logits processor needs false.
+    model_runner: v1 or v2, vLLM's model runner; null: v1 on a CPU, where there is no other, and v2 on a GPU.
     """
 
     max_model_len: int | None = None
@@ -26,6 +28,7 @@ class VllmOptions(Input, frozen=True):
     gpu_memory_utilization: float = 0.6
     threads: int | None = None
     async_scheduling: bool = False
+    model_runner: str | None = None
 
 
 def parse_options(document: dict[str, Any]) -> VllmOptions:
@@ -46,6 +49,13 @@ def parse_options(document: dict[str, Any]) -> VllmOptions:
             raise ConfigError(
                 f"{value} is not a positive number", source=SOURCE, path=f"$.{name}", hint="Use 1 or more."
             )
+    if options.model_runner not in (None, *RUNNERS):
+        raise ConfigError(
+            f"{options.model_runner!r} is no model runner",
+            source=SOURCE,
+            path="$.model_runner",
+            hint=f"{' or '.join(RUNNERS)}.",
+        )
     if not 0 < options.gpu_memory_utilization <= 1:
         raise ConfigError(
             f"{options.gpu_memory_utilization} is no share",

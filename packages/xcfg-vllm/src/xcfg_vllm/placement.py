@@ -40,7 +40,9 @@ def _environment(options: VllmOptions, world: int, on_cuda: bool) -> dict[str, s
         "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
         **OFFLINE,
     }
-    if not on_cuda:
+    if on_cuda:
+        env["VLLM_USE_V2_MODEL_RUNNER"] = "0" if options.model_runner == "v1" else "1"
+    else:
         threads = str(options.threads or max(1, _cores() // world))
         env |= {
             "VLLM_CPU_KVCACHE_SPACE": str(options.kv_cache_gib),
@@ -59,6 +61,8 @@ def _cores() -> int:
 
 def _unsupported(request: PlacementRequest, world: int, on_cuda: bool) -> dict[str, str]:
     reasons = {}
+    if not on_cuda and parse_options(request.options).model_runner == "v2":
+        reasons["runtime_options.rollout.model_runner"] = "vLLM's V2 runner needs Triton and a GPU"
     block = request.knobs.get("rollout.block_size")
     if not on_cuda and isinstance(block, int) and block % CPU_BLOCK:
         reasons["rollout.block_size"] = f"vLLM's CPU attention takes multiples of {CPU_BLOCK}, not {block}"

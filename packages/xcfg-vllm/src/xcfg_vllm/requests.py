@@ -12,7 +12,7 @@ from xcfg.errors import WorkerError
 from xcfg.identity.rollout import Rollout
 
 from xcfg_vllm.build import Engine
-from xcfg_vllm.force import FORCED
+from xcfg_vllm.force import request_arguments
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ def decode(engine: Engine, rollout: Rollout, order: Sequence[int]) -> list[Answe
                 logprobs=0,
                 flat_logprobs=True,
                 detokenize=False,
-                extra_args={FORCED: ids[start:]},
+                **request_arguments(engine.mechanism, start, ids[start:]),
             )
         )
     answers = []

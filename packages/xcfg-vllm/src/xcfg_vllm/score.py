@@ -18,6 +18,7 @@ from xcfg.schema.worker import RankRecord, ScoreReport, ScoreRequest
 
 from xcfg_vllm.build import Engine
 from xcfg_vllm.consumed import Consumed
+from xcfg_vllm.force import SAYS
 from xcfg_vllm.knobs import Window, applications
 from xcfg_vllm.requests import Answer, decode, groups, prefill
 
@@ -56,6 +57,7 @@ def run_score(
     total = len(rollout.token_ids)
     ranks = [Consumed(total) for _ in range(engine.world_size)]
     seen_by: list[Counter[str]] = [Counter() for _ in ranks]
+    left_by: list[Counter[str]] = [Counter() for _ in ranks]
     head_rows: list[Counter[str]] = [Counter() for _ in ranks]
     called: list[Counter[str]] = [Counter() for _ in ranks]
     answers: list[Answer] = []
@@ -69,6 +71,7 @@ def run_score(
         for rank, (consumed, entered) in enumerate(zip(ranks, taken, strict=True)):
             consumed.take(rollout, found, entered["forwards"], decode=forced)
             seen_by[rank].update(entered["linear_inputs"])
+            left_by[rank].update(entered["head_inputs"])
             head_rows[rank].update(entered["head_rows"])
             called[rank].update({name: int(item["calls"]) for name, item in entered["operators"].items()})
         largest = max(largest, len(group))
@@ -97,10 +100,15 @@ def run_score(
             "cached_tokens": sum(answer.cached for answer in answers),
             **{f"operator.{name}": calls for name, calls in called[rank].items()},
         }
-        seen = {**facts[rank], **engine.scheduler(), "linear_inputs": dict(seen_by[rank])}
+        seen = {
+            **facts[rank],
+            **engine.scheduler(),
+            "linear_inputs": dict(seen_by[rank]),
+            "head_inputs": dict(left_by[rank]),
+        }
         seen["probe_cached"] = probe_cached
         window = Window(rank, seen, counters, engine.arguments, bindings, counters["cached_tokens"])
-        computed = list(seen["linear_inputs"])
+        computed = list(seen["linear_inputs"] or seen["head_inputs"])
         report = ScoreReport(
             request_id=request.id,
             rank=rank,
@@ -116,7 +124,7 @@ def run_score(
             single_token_forwards=consumed.single_token_forwards,
             counters=counters,
             mechanism={
-                "scorer": "forced replay by a logits processor" if forced else "prompt log probabilities",
+                "scorer": SAYS[engine.mechanism] if forced else "prompt log probabilities",
                 "runner": seen["runner"],
                 "async_scheduling": seen["async_scheduling"],
                 "head_rows": dict(head_rows[rank]),

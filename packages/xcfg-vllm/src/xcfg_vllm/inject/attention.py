@@ -1,8 +1,8 @@
 """`attention` in place of vLLM's paged attention, by overriding the platform's own backend.
 
 The implementation keeps vLLM's block tables, slots and cache memory and lays keys and values out in it in a plain way
-of its own, [block, head, token, 2, head size], since kernels pack them to suit themselves. Every request of a step
-is handed to the operator by itself with all the keys and values that it may see.
+of its own, [block, token, 2, head, head size], since kernels pack them to suit themselves. Every request of a step is
+handed to the operator by itself with all the keys and values that it may see.
 """
 
 from __future__ import annotations
@@ -52,32 +52,32 @@ class PlainPages:
         if found:
             raise ValueError(f"an injected attention has no {', '.join(found)}")
 
-    def pages(self, cache: torch.Tensor, block_size: int) -> torch.Tensor:
-        """Return the cache of one layer as [blocks, heads, tokens of a block, 2, head size]."""
+    def plain(self, cache: torch.Tensor, block_size: int) -> torch.Tensor:
+        """Return the cache of one layer as a view [blocks, tokens of a block, 2, heads, head size]."""
         width = self.num_kv_heads * block_size * 2 * self.head_size
         blocks = cache.numel() // width
         if blocks * width != cache.numel():
             raise ValueError(f"a cache of shape {tuple(cache.shape)} does not hold blocks of {block_size} tokens")
-        return cache.view(-1).view(blocks, self.num_kv_heads, block_size, 2, self.head_size)
+        shape = (blocks, block_size, 2, self.num_kv_heads, self.head_size)
+        return cache.view(-1).view(shape)
 
     def write(self, pages: torch.Tensor, key: torch.Tensor, value: torch.Tensor, slots: torch.Tensor) -> None:
         """Put key and value [T, heads, head size] into their slots; a slot below zero is padding."""
-        slots = slots[: len(key)]
+        slots = slots[: len(key)].long()
         real = slots >= 0
-        block, token = slots[real] // pages.shape[2], slots[real] % pages.shape[2]
-        pages[block, :, token, 0] = key[: len(slots)][real].to(pages.dtype)
-        pages[block, :, token, 1] = value[: len(slots)][real].to(pages.dtype)
+        block, token = slots[real] // pages.shape[1], slots[real] % pages.shape[1]
+        pages[block, token, 0] = key[: len(slots)][real].to(pages.dtype)
+        pages[block, token, 1] = value[: len(slots)][real].to(pages.dtype)
 
     def attend(self, query: torch.Tensor, pages: torch.Tensor, metadata: Any, output: torch.Tensor) -> None:
         """Fill output [T, heads, head size] or [T, heads * head size], request by request."""
         starts = metadata.query_start_loc.tolist()
         lengths = metadata.seq_lens.tolist()
-        size = pages.shape[2]
+        size = pages.shape[1]
         for row, (start, stop) in enumerate(pairwise(starts)):
             if stop == start:
                 continue
             length = int(lengths[row])
-            mine = pages[metadata.block_table[row, : -(-length // size)].long()]
-            flat = mine.permute(0, 2, 3, 1, 4).reshape(-1, 2, self.num_kv_heads, self.head_size)[:length]
-            found = OPERATOR[0](query[start:stop], flat[:, 0], flat[:, 1], self.scale, length - (stop - start))
+            mine = pages[metadata.block_table[row, : -(-length // size)].long()].flatten(0, 1)[:length]
+            found = OPERATOR[0](query[start:stop], mine[:, 0], mine[:, 1], self.scale, length - (stop - start))
             output[start:stop] = found.reshape(output[start:stop].shape).to(output.dtype)

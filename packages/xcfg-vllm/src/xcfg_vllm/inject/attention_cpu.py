@@ -20,7 +20,7 @@ class InjectedCpuAttention(PlainPages, CPUAttentionBackendImpl):  # type: ignore
 
     def do_kv_cache_update(self, layer: Any, key: Any, value: Any, kv_cache: torch.Tensor, slot_mapping: Any) -> None:
         """Write this step's keys and values. kv_cache: [blocks, heads, tokens of a block, 2 * head size]."""
-        self.write(self.pages(kv_cache, kv_cache.shape[2]), key, value, slot_mapping)
+        self.write(self.plain(kv_cache, kv_cache.shape[2]), key, value, slot_mapping)
 
     def forward(
         self,
@@ -36,7 +36,7 @@ class InjectedCpuAttention(PlainPages, CPUAttentionBackendImpl):  # type: ignore
     ) -> torch.Tensor:
         """Attend; without metadata (vLLM warms up) the output stays as it is."""
         if attn_metadata is not None:
-            self.attend(query, self.pages(kv_cache, kv_cache.shape[2]), attn_metadata, output)
+            self.attend(query, self.plain(kv_cache, kv_cache.shape[2]), attn_metadata, output)
         return output
 
 
