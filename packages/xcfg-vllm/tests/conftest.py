@@ -19,6 +19,11 @@ from xcfg.schema.worker import PROTOCOL, ScoreRequest, WorkerSpec
 
 LENGTHS, PROMPTS = (17, 33, 12, 25), (5, 40 - 33, 3, 9)
 KNOBS: dict[str, Any] = {
+    "weights.path": "load",
+    "rollout.enable_chunked_prefill": True,
+    "rollout.logprobs_mode": "raw_logprobs",
+    "rollout.model_runner": "v1",
+    "rollout.batch_invariant": False,
     "batch.size": 4,
     "batch.padding_side": "right",
     "batch.packing": False,
@@ -36,15 +41,24 @@ KNOBS: dict[str, Any] = {
 }
 
 
-def sample(vocabulary: int = 500, *, mode: str = "raw_logprobs") -> Rollout:
-    """Return sequences of random ids; all tokens after the prompt are active."""
-    ids = np.random.default_rng(0).integers(3, vocabulary, sum(LENGTHS))
-    positions = np.concatenate([np.arange(length) for length in LENGTHS])
-    active = np.concatenate([np.arange(n) >= p for n, p in zip(LENGTHS, PROMPTS, strict=True)])
+def sample(
+    vocabulary: int = 500,
+    *,
+    mode: str = "raw_logprobs",
+    lengths: tuple[int, ...] = LENGTHS,
+    prompts: tuple[int, ...] = PROMPTS,
+    shared: int = 0,
+) -> Rollout:
+    """Return sequences of random ids; all tokens after the prompt are active. shared: tokens that all begin with."""
+    ids = np.random.default_rng(0).integers(3, vocabulary, sum(lengths))
+    for start in np.cumsum((0, *lengths))[:-1]:
+        ids[start : start + shared] = ids[:shared]
+    positions = np.concatenate([np.arange(length) for length in lengths])
+    active = np.concatenate([np.arange(n) >= p for n, p in zip(lengths, prompts, strict=True)])
     return make_rollout(
         {
             "token_ids": ids,
-            "offsets": np.concatenate(([0], np.cumsum(LENGTHS))),
+            "offsets": np.concatenate(([0], np.cumsum(lengths))),
             "active_mask": active,
             "attention_mask": np.ones(len(ids), dtype=bool),
             "position_ids": positions,
@@ -157,9 +171,8 @@ def scores(engine: Any, rollout: Rollout) -> dict[str, Any]:
     }
 
 
-@pytest.fixture(scope="session")
-def oracle(checkpoint: Path, rollout: Rollout) -> np.ndarray:
-    """Float64 log probabilities of the active tokens, from transformers, one sequence at a time."""
+def float64_logprobs(checkpoint: Path, rollout: Rollout, temperature: float = 1.0) -> np.ndarray:
+    """Log probabilities of the active tokens from transformers in float64, one sequence at a time."""
     from transformers import AutoModelForCausalLM
 
     model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float64, attn_implementation="eager")
@@ -169,10 +182,27 @@ def oracle(checkpoint: Path, rollout: Rollout) -> np.ndarray:
         ids = torch.from_numpy(rollout.token_ids[span].astype(np.int64))
         with torch.no_grad():
             logits = model(ids[None]).logits[0]
-        found = logits.log_softmax(-1)[:-1].gather(-1, ids[1:, None])[:, 0]
+        found = (logits / temperature).log_softmax(-1)[:-1].gather(-1, ids[1:, None])[:, 0]
         values[span.start + 1 : span.stop] = found.numpy()
     values[~rollout.active] = np.nan
     return values
+
+
+@pytest.fixture(scope="session")
+def oracle(checkpoint: Path, rollout: Rollout) -> np.ndarray:
+    return float64_logprobs(checkpoint, rollout)
+
+
+@pytest.fixture(scope="session")
+def formula() -> Any:
+    """The function behind `oracle`, for other rollouts and temperatures."""
+    return float64_logprobs
+
+
+@pytest.fixture(scope="session")
+def shared_prompt() -> Rollout:
+    """Three samples of one prompt of 70 tokens, as in a group of GRPO; see sample."""
+    return sample(lengths=(90, 84, 77), prompts=(70, 70, 70), shared=70)
 
 
 @pytest.fixture(scope="session")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -10,16 +11,30 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
-pytestmark = pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed")
+KNOBS = re.findall(r"^def (test_\w+)", (HERE / "suite_knobs.py").read_text(encoding="utf-8"), re.MULTILINE)
+pytestmark = [
+    pytest.mark.engine,
+    pytest.mark.slow,
+    pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed"),
+]
 
 
-@pytest.mark.engine
-@pytest.mark.slow
-@pytest.mark.parametrize("suite", ["suite_engine.py", "suite_operators.py"])
-def test_the_suite_on_a_real_engine(suite):
-    """Failing means what the first failing test of the suite says; its output follows."""
+def run(target: str) -> None:
+    """Run a suite, or one test of it."""
     options = ["-q", "-x", "-W", "ignore", "-p", "no:cacheprovider", "--import-mode=importlib"]
-    words = ["-m", "pytest", *options, str(HERE / suite)]
+    words = ["-m", "pytest", *options, str(HERE / target)]
     done = subprocess.run([sys.executable, *words], capture_output=True, text=True, timeout=280, check=False)
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
     assert " passed" in done.stdout and "skipped" not in done.stdout, done.stdout[-500:]
+
+
+@pytest.mark.parametrize("suite", ["suite_engine.py", "suite_operators.py"])
+def test_the_suite_on_a_real_engine(suite):
+    """Failing means what the first failing test of the suite says; its output follows."""
+    run(suite)
+
+
+@pytest.mark.parametrize("name", KNOBS)
+def test_a_setting_on_a_real_engine(name):
+    """Every setting has an engine, hence a process, of its own. Failing means what the test of that name says."""
+    run(f"suite_knobs.py::{name}")

@@ -20,7 +20,7 @@ from xcfg_vllm.capabilities import LAYERS, NATIVE
 from xcfg_vllm.force import NATIVE as NATIVE_REPLAY
 from xcfg_vllm.force import PROCESSOR, SAMPLER
 from xcfg_vllm.generate import run_generate
-from xcfg_vllm.knobs import REQUEST_KNOBS, Window, applications
+from xcfg_vllm.knobs import FAILED_RELOAD, REQUEST_KNOBS, Window, applications
 from xcfg_vllm.score import Score, run_score
 
 OWN = (NATIVE, *(backend for backend, _ in LAYERS.values()))
@@ -36,6 +36,7 @@ class VllmAdapter:
         self._spec: WorkerSpec | None = None
         self._folds: list[str] = []
         self._cached = 0
+        self._reloaded = ""
 
     @property
     def engine(self) -> Engine:
@@ -56,10 +57,11 @@ class VllmAdapter:
         self._engine = build_engine(spec)
         engine = self._engine
         self._cached = engine.probe_cache()
+        self._reloaded = _reload(engine, spec)
         engine.every_rank("xcfg_begin")
         seen = engine.every_rank("xcfg_facts")
         engine.mechanism = _mechanism(engine, seen)
-        facts = [{**item, "probe_cached": self._cached} for item in seen]
+        facts = [{**item, **self._seen()} for item in seen]
         weights = engine.every_rank("xcfg_weights", spec.checkpoint)
         self._folds = [str(item["fold"]) for item in weights]
         dtype = str(engine.arguments["dtype"])
@@ -81,13 +83,17 @@ class VllmAdapter:
         ]
         return reports if spec.world_size > 1 else reports[0]
 
+    def _seen(self) -> dict[str, Any]:
+        """What only the adapter saw while the engine was built."""
+        return {"probe_cached": self._cached, "reloaded": self._reloaded}
+
     def score(self, request: ScoreRequest, rollout: Rollout) -> Score | list[Score]:
         """Score `rollout` in one arm, like `build` one answer or a list; see score.run_score."""
         spec = self._spec
         if spec is None:
             raise LaunchError("the engine of the runtime 'vllm' was not built")
         knobs = {**spec.knobs, **request.knobs}
-        scores = run_score(self.engine, knobs, spec.operators, self._folds, request, rollout, probe_cached=self._cached)
+        scores = run_score(self.engine, knobs, spec.operators, self._folds, request, rollout, self._seen())
         return scores if spec.world_size > 1 else scores[0]
 
     def generate(self, request: ScoreRequest, prompts: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -112,15 +118,27 @@ class VllmAdapter:
 
 
 def _mechanism(engine: Engine, facts: list[dict[str, Any]]) -> str:
-    """Return how a replay is forced; LaunchError where the engine runs another runner than it was asked for."""
-    kinds = {str(item["runner_kind"]) for item in facts}
-    processor = "logits_processors" in engine.arguments
-    if kinds != {"v1" if processor else "v2"}:
-        raise LaunchError(
-            f"vLLM {engine.version} runs its {', '.join(sorted(kinds))} model runner for this configuration",
-            hint='To measure that one, set runtime_options.rollout.model_runner to "v1".',
-        )
-    return PROCESSOR if processor else NATIVE_REPLAY if all(item["native_replay"] for item in facts) else SAMPLER
+    """Return how a replay is forced in the engine that was built."""
+    if "logits_processors" in engine.arguments:
+        return PROCESSOR
+    return NATIVE_REPLAY if all(item["native_replay"] for item in facts) else SAMPLER
+
+
+def _reload(engine: Engine, spec: WorkerSpec) -> str:
+    """Spoil the weights and have vLLM put the checkpoint's in place again; say by which folds.
+
+    Empty: nothing was asked for. Without spoiling, a reload that does nothing could not be told from one that works.
+    """
+    if spec.knobs.get("weights.path") != "reload":
+        return ""
+    loaded = engine.every_rank("xcfg_fold")
+    spoiled = engine.every_rank("xcfg_spoil")
+    between = engine.every_rank("xcfg_fold")
+    engine.reload(spec.checkpoint)
+    mended = engine.every_rank("xcfg_fold")
+    if mended != loaded or any(old == new for old, new in zip(loaded, between, strict=True)):
+        return FAILED_RELOAD
+    return f"{', '.join(loaded)}; {spoiled} parameters negated: {', '.join(between)}; reloaded: {', '.join(mended)}"
 
 
 def _weights(found: dict[str, Any], dtype: str) -> WeightReport:

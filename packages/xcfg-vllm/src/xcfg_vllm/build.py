@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,8 +29,11 @@ DIRECT = {
     "rollout.block_size": "block_size",
     "rollout.kv_cache_dtype": "kv_cache_dtype",
     "rollout.engine_attention": "attention_backend",
+    "rollout.enable_chunked_prefill": "enable_chunked_prefill",
+    "rollout.logprobs_mode": "logprobs_mode",
 }
 """Knob -> argument of vllm.LLM, passed as it stands."""
+RAW = "raw_logprobs"
 DEFAULTS = {"dtype": "bfloat16", "enable_prefix_caching": False, "enforce_eager": True}
 
 
@@ -54,6 +58,7 @@ class Engine:
             "prefix_caching": bool(found.kv_cache_manager.enable_caching),
             "max_num_batched_tokens": int(found.max_num_scheduled_tokens),
             "max_num_seqs": int(found.max_num_running_reqs),
+            "chunked_prefill": bool(found.scheduler_config.enable_chunked_prefill),
         }
 
     def probe_cache(self) -> int:
@@ -68,6 +73,15 @@ class Engine:
         params = SamplingParams(max_tokens=1, temperature=0.0, detokenize=False, ignore_eos=True)
         outputs = [self.llm.generate([prompt], params, use_tqdm=False)[0] for _ in range(2)]
         return sum(int(output.num_cached_tokens or 0) for output in outputs)
+
+    def forget_prefixes(self) -> None:
+        """Empty the prefix cache, so that what a score finds in it was filled in that score."""
+        self.llm.reset_prefix_cache()
+
+    def reload(self, checkpoint: str) -> None:
+        """Put the checkpoint's weights in place of those that the engine has."""
+        self.llm.collective_rpc("reload_weights", kwargs={"weights_path": checkpoint})
+        self.forget_prefixes()
 
     def every_rank(self, method: str, *args: Any) -> list[Any]:
         """Call a method of WorkerExtension on every rank; return their answers by rank."""
@@ -130,13 +144,15 @@ def engine_arguments(spec: WorkerSpec, options: VllmOptions) -> dict[str, Any]:
         "disable_log_stats": True,
         "async_scheduling": options.async_scheduling,
         "worker_extension_cls": EXTENSION,
-        **replay_arguments(on_cuda and options.model_runner != "v1"),
+        **replay_arguments(spec.knobs, on_cuda),
         "max_model_len": options.max_model_len or _longest(spec) + GENERATED,
         **DEFAULTS,
     }
     for path, name in DIRECT.items():
         if path in spec.knobs:
             arguments[name] = spec.knobs[path]
+    if "rollout.all_reduce_backend" in spec.knobs:
+        arguments["disable_custom_all_reduce"] = spec.knobs["rollout.all_reduce_backend"] == "library"
     if "rollout.custom_ops" in spec.knobs:
         arguments["compilation_config"] = {"custom_ops": [spec.knobs["rollout.custom_ops"]]}
     if not on_cuda:
@@ -144,19 +160,20 @@ def engine_arguments(spec: WorkerSpec, options: VllmOptions) -> dict[str, Any]:
     return {**arguments, "gpu_memory_utilization": options.gpu_memory_utilization}
 
 
-def replay_arguments(v2: bool) -> dict[str, Any]:
+def replay_arguments(knobs: Mapping[str, Any], on_cuda: bool) -> dict[str, Any]:
     """Return what an engine must be built with so that a replay can be forced.
 
-    A logits processor keeps vLLM from its V2 runner, so a V2 engine gets none: it has a replay of its own, or its
-    sampler is watched.
+    A logits processor keeps vLLM from its V2 runner, and leaves a processed log probability of 0; where either
+    matters, vLLM's own replay does it, or the sampler is watched, for which nothing is asked of the engine.
     """
-    if not v2:
-        from xcfg_vllm.processor import ForcedTokens
+    if on_cuda or knobs.get("rollout.logprobs_mode", RAW) != RAW:
+        from vllm.engine.arg_utils import EngineArgs
 
-        return {"logits_processors": [ForcedTokens]}
-    from vllm.engine.arg_utils import EngineArgs
+        native = on_cuda and knobs.get("rollout.model_runner") != "v1" and hasattr(EngineArgs, "enable_trace_replay")
+        return {"enable_trace_replay": True} if native else {}
+    from xcfg_vllm.processor import ForcedTokens
 
-    return {"enable_trace_replay": True} if hasattr(EngineArgs, "enable_trace_replay") else {}
+    return {"logits_processors": [ForcedTokens]}
 
 
 def _longest(spec: WorkerSpec) -> int:

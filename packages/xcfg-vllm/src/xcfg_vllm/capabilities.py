@@ -1,10 +1,8 @@
-"""The records of this package: the runtime and its knobs. No heavy import."""
+"""The records of this package: the runtime and the backends of its operators. No heavy import."""
 
 from __future__ import annotations
 
 from xcfg.schema._base import Value
-from xcfg.schema.knobs import Choice, Domain, IntRange, KnobDefinition, Text
-from xcfg.schema.names import Lifecycle, SourceClass, Target
 from xcfg.schema.operators import OperatorBackendDescriptor
 from xcfg.schema.runtime import Capability, RuntimeDescriptor
 
@@ -39,7 +37,7 @@ VLLM = RuntimeDescriptor(
             {
                 "rollout.dtype": ("bfloat16", "float16", "float32"),
                 "rollout.tensor_parallel_size": (),
-                "rollout.enable_prefix_caching": (False,),
+                "rollout.enable_prefix_caching": (),
                 "rollout.enforce_eager": (),
                 "rollout.attention_backend": ("model_default",),
                 "rollout.max_num_batched_tokens": (),
@@ -48,6 +46,13 @@ VLLM = RuntimeDescriptor(
                 "rollout.kv_cache_dtype": (),
                 "rollout.custom_ops": (),
                 "rollout.engine_attention": (),
+                "rollout.enable_chunked_prefill": (),
+                "rollout.logprobs_mode": ("raw_logprobs", "processed_logprobs"),
+                "rollout.temperature": (),
+                "rollout.model_runner": (),
+                "rollout.batch_invariant": (),
+                "rollout.all_reduce_backend": (),
+                "weights.path": (),
                 "batch.size": (),
                 "logp.backend": (),
             }
@@ -87,89 +92,5 @@ BACKENDS = (
             runtimes=("vllm",),
         )
         for operation, (backend, summary) in LAYERS.items()
-    ),
-)
-
-
-def _knob(
-    name: str,
-    summary: str,
-    domain: Domain,
-    source_class: SourceClass,
-    provenance: str,
-    not_alignable: str,
-    *,
-    default: Value = None,
-    lifecycle: Lifecycle = Lifecycle.ENGINE_CONSTRUCTION,
-) -> KnobDefinition:
-    return KnobDefinition(
-        name=name,
-        summary=summary,
-        source_class=source_class,
-        lifecycle=lifecycle,
-        targets=Target.ROLLOUT,
-        domain=domain,
-        capability="An argument of vLLM's engine.",
-        apply="Passed to the engine when it is built.",
-        provenance=provenance,
-        default=default,
-        not_alignable=not_alignable,
-    )
-
-
-NO_SCHEDULER = "a training forward has no scheduler"
-NO_CACHE = "teacher forcing on the training side keeps no key-value cache to match"
-
-KNOBS = (
-    _knob(
-        "rollout.max_num_batched_tokens",
-        "Most tokens of one engine step; a longer prefill is cut into chunks.",
-        IntRange(minimum=1),
-        SourceClass.EXECUTION,
-        "The live scheduler, where it lies in the worker's process, and the tokens of the largest forward that ran.",
-        NO_SCHEDULER,
-        default=8192,
-    ),
-    _knob(
-        "rollout.max_num_seqs",
-        "Most requests of one engine step.",
-        IntRange(minimum=1),
-        SourceClass.EXECUTION,
-        "The live scheduler, where it lies in the worker's process, and the requests of the largest forward that ran.",
-        NO_SCHEDULER,
-        default=128,
-    ),
-    _knob(
-        "rollout.block_size",
-        "Tokens in one block of the paged key-value cache.",
-        IntRange(minimum=1),
-        SourceClass.LOGICAL_LAYOUT,
-        "The live block table, and the number of values in the cache tensors.",
-        NO_CACHE,
-    ),
-    _knob(
-        "rollout.kv_cache_dtype",
-        "Storage dtype of cached keys and values; auto is the model's.",
-        Choice(values=("auto", "bfloat16", "fp8", "fp8_e4m3", "fp8_e5m2")),
-        SourceClass.REPRESENTATION,
-        "The dtype of the live cache tensors, and the format that every attention layer reads them in.",
-        NO_CACHE,
-        default="auto",
-    ),
-    _knob(
-        "rollout.custom_ops",
-        "Whether vLLM's custom ops dispatch to the platform's methods (all) or to forward_native (none).",
-        Choice(values=("all", "none")),
-        SourceClass.ARITHMETIC,
-        "The methods to which the live custom-op modules dispatch.",
-        "the kernels exist in vLLM alone",
-    ),
-    _knob(
-        "rollout.engine_attention",
-        "vLLM's attention backend by its own name (CPU_ATTN, FLASH_ATTN, TRITON_ATTN ...).",
-        Text(pattern=r"[A-Z][A-Z0-9_]*"),
-        SourceClass.ARITHMETIC,
-        "The type of the implementation in every attention layer; the configuration's word counts for nothing.",
-        "the implementations exist in vLLM alone",
     ),
 )

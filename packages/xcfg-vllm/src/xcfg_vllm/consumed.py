@@ -23,7 +23,7 @@ class Consumed:
 
     phase, step_batch: of the forward whose logits predict the token. single_token_forwards: those in which a request
     had one token of its response; others may prefill in the same step. max_tokens, max_requests: of the largest
-    forward.
+    forward. from_cache: tokens that a prefix cache brought. complete: sequences taken in so far.
     """
 
     total: int
@@ -37,6 +37,8 @@ class Consumed:
     max_tokens: int = 0
     max_requests: int = 0
     chunked: int = 0
+    from_cache: int = 0
+    complete: list[slice] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         """Start with nothing consumed."""
@@ -50,6 +52,7 @@ class Consumed:
         """Take in the forwards of one group of requests."""
         spans = {answer.request: rollout.span(answer.sequence) for answer in answers}
         firsts = {answer.request: answer.first for answer in answers}
+        brought = {answer.request: answer.cached for answer in answers}
         for names, counts, ids, positions in forwards:
             self.forwards += 1
             single = False
@@ -62,7 +65,35 @@ class Consumed:
                 start += count
                 single |= decode and count == 1 and positions[where][0] >= firsts[request]
                 self._request(spans[request], firsts[request], ids[where], positions[where], len(names), decode)
+                whole = firsts[request] if decode else spans[request].stop - spans[request].start
+                pieces = positions[where][0] > brought[request] or positions[where][-1] + 1 < whole
+                self.chunked += int(count > 1 and pieces)
             self.single_token_forwards += int(single)
+        self._from_cache(rollout, answers)
+
+    def _from_cache(self, rollout: Rollout, answers: Sequence[Answer]) -> None:
+        """Attest to tokens that a prefix cache brought: they entered at the head of another sequence of this score."""
+        for answer in sorted(answers, key=lambda item: item.cached):
+            span = rollout.span(answer.sequence)
+            brought = slice(span.start, span.start + answer.cached)
+            if answer.cached and bool((self.entered[brought] < 1).any()):
+                prefix = rollout.token_ids[brought].astype(np.int64)
+                if prefix.tobytes() not in self._prefixes(len(prefix)):
+                    raise WorkerError(f"a cache brought {len(prefix)} tokens of a sequence that nobody filled in")
+                self.ids[brought] = prefix
+                self.positions[brought] = np.arange(len(prefix))
+                self.entered[brought] += 1
+                self.from_cache += len(prefix)
+            self.complete.append(span)
+
+    def _prefixes(self, length: int) -> set[bytes]:
+        """Return the first `length` tokens of every sequence that entered so far, as they entered."""
+        whole = [span for span in self.complete if span.stop - span.start >= length]
+        return {
+            self.ids[span.start : span.start + length].tobytes()
+            for span in whole
+            if bool((self.entered[span.start : span.start + length] > 0).all())
+        }
 
     def _request(self, span: slice, first: int, ids: list[int], positions: list[int], batch: int, decode: bool) -> None:
         length = span.stop - span.start
@@ -70,7 +101,6 @@ class Consumed:
             raise WorkerError(
                 f"positions {positions[:1]} to {positions[-1:]} entered for a sequence of {length} tokens"
             )
-        self.chunked += int(len(ids) > 1 and (positions[0] > 0 or positions[-1] + 1 < (first if decode else length)))
         flat = span.start + np.asarray(positions, dtype=np.int64)
         self.ids[flat] = ids
         self.positions[flat] = positions

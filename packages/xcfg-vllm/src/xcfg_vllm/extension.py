@@ -30,16 +30,15 @@ class WorkerExtension:
 
     def _xcfg_watch(self) -> None:
         from xcfg_vllm.facts import has_native_replay, runner_kind
-        from xcfg_vllm.force import SamplerReplay
+        from xcfg_vllm.force import V1Replay, V2Replay
         from xcfg_vllm.recorder import V1Recorder, V2Recorder
 
         runner = self.model_runner
         if runner_kind(runner) == "v1":
-            self._xcfg_recorder = V1Recorder(runner)
-            return
-        self._xcfg_recorder = V2Recorder(runner)
-        if not has_native_replay(runner):
-            self._xcfg_replay = SamplerReplay(runner.sampler)
+            self._xcfg_recorder, self._xcfg_replay = V1Recorder(runner), V1Replay(runner)
+        else:
+            self._xcfg_recorder = V2Recorder(runner)
+            self._xcfg_replay = None if has_native_replay(runner) else V2Replay(runner.sampler)
 
     def xcfg_taken(self) -> dict[str, Any]:
         """Return what entered, and how often each operator was called, since xcfg_begin."""
@@ -56,6 +55,12 @@ class WorkerExtension:
         from xcfg_vllm.weights import weight_digests
 
         return weight_digests(self.model_runner.model, checkpoint, self.vllm_config.model_config.dtype)
+
+    def xcfg_spoil(self) -> int:
+        """Negate every parameter of this rank that is not packed away, for a reload to mend; return how many."""
+        from xcfg_vllm.weights import spoil
+
+        return spoil(self.model_runner.model)
 
     def xcfg_fold(self) -> str:
         """Return a digest of this rank's own weights, packed layers included."""

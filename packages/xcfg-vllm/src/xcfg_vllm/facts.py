@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections import Counter
 from collections.abc import Iterable
 from typing import Any
@@ -10,6 +11,13 @@ from typing import Any
 import torch
 
 from xcfg_vllm import inject
+
+VARIABLES = ("VLLM_", "NCCL_", "CUBLAS_", "TORCH_", "OMP_", "MKL_")
+BATCH_INVARIANT = (
+    "vllm.model_executor.determinism.batch_invariant",
+    "vllm.model_executor.layers.batch_invariant",
+)
+"""Where vLLM keeps its batch-invariant kernels, newest first."""
 
 
 def qualified(item: Any) -> str:
@@ -66,6 +74,11 @@ def read_facts(rank: int, runner: Any, config: Any) -> dict[str, Any]:
         "layers": layer_types(modules),
         "operators": {name: str(item["backend"]) for name, item in inject.counts().items()},
         "plugins": os.environ.get("VLLM_PLUGINS"),
+        "batch_invariant": batch_invariant(),
+        "custom_all_reduce": custom_all_reduce(group),
+        "soft_cap": _head_attribute(modules, "soft_cap"),
+        "logit_scale": _head_attribute(modules, "scale"),
+        "environment": {name: value for name, value in sorted(os.environ.items()) if name.startswith(VARIABLES)},
         "threads": torch.get_num_threads(),
     }
 
@@ -87,6 +100,28 @@ def logprob_functions(runner: Any) -> list[Any]:
     from vllm.v1.worker.gpu.sample import logprob
 
     return [logprob.compute_token_logprobs]
+
+
+def batch_invariant() -> bool | None:
+    """Return whether vLLM's batch-invariant kernels are in force in this process; None where they cannot be found."""
+    for name in BATCH_INVARIANT:
+        module = sys.modules.get(name)
+        if module is not None and hasattr(module, "_batch_invariant_MODE"):
+            return bool(module._batch_invariant_MODE)
+    return None
+
+
+def custom_all_reduce(group: Any) -> bool | None:
+    """Return whether the live communicator sums with vLLM's own kernel; None for one rank, where nothing is summed."""
+    if group.world_size == 1:
+        return None
+    kernel = getattr(group.device_communicator, "ca_comm", None)
+    return kernel is not None and not kernel.disabled
+
+
+def _head_attribute(modules: list[Any], name: str) -> Any:
+    head = next((module for module in modules if type(module).__name__ == "LogitsProcessor"), None)
+    return getattr(head, name, None)
 
 
 def layer_types(modules: Iterable[Any]) -> dict[str, dict[str, int]]:

@@ -1,11 +1,11 @@
 """Forced replay: how the engine is made to generate the tokens of the frozen rollout.
 
 native     vLLM's own trace replay (V2 runner, from the version that has it)
-sampler    the same on an older V2 runner: the drawn token is overwritten where the sampler returns it
-processor  V1 runner: a logits processor leaves one token possible
+sampler    the same where vLLM has none: the drawn token is overwritten where the sampler returns it
+processor  V1 runner on a CPU: a logits processor leaves one token possible
 
-None of them touches the logits whose raw log probabilities are returned: V1 takes those before any processor runs,
-V2 after the token was overwritten. Tokens are indexed by how many were generated, never by value, since an
+None of them touches the logits whose log probabilities are returned: raw ones are taken before any processor runs, and
+the other two change the token alone. Tokens are indexed by how many were generated, never by value, since an
 asynchronous scheduler shows -1 for tokens in flight.
 """
 
@@ -33,7 +33,26 @@ def request_arguments(mechanism: str, prompt: int, tokens: list[int]) -> dict[st
     return {"extra_args": {FORCED: tokens, PROMPT: prompt}}
 
 
-class SamplerReplay:
+class V1Replay:
+    """Overwrites what a V1 sampler drew, for requests with FORCED among their extra arguments."""
+
+    def __init__(self, runner: Any) -> None:
+        """Take the place of a method of the runner's sampler."""
+        self._runner, self._sample = runner, runner.sampler.sample
+        runner.sampler.sample = self._on_sample
+
+    def _on_sample(self, *items: Any, **named: Any) -> Any:
+        drawn, *rest = self._sample(*items, **named)
+        for row, name in enumerate(list(self._runner.input_batch.req_ids)[: len(drawn)]):
+            state = self._runner.requests[name]
+            tokens = ((state.sampling_params.extra_args if state.sampling_params else None) or {}).get(FORCED, ())
+            done = len(state.output_token_ids)
+            if done < len(tokens):
+                drawn[row] = tokens[done]
+        return drawn, *rest
+
+
+class V2Replay:
     """Overwrites what a V2 sampler drew, for requests with FORCED among their extra arguments."""
 
     def __init__(self, sampler: Any) -> None:
@@ -41,7 +60,6 @@ class SamplerReplay:
         self._requests: dict[int, tuple[int, list[int]]] = {}
         self._add, self._sample = sampler.add_request, sampler.sample
         self._names = inspect.signature(self._sample)
-        self.overwritten = 0
         sampler.add_request, sampler.sample = self._on_add, self._on_sample
 
     def _on_add(self, slot: int, *items: Any, **named: Any) -> Any:
@@ -60,5 +78,4 @@ class SamplerReplay:
             index = position + 1 - prompt
             if 0 <= index < len(tokens):
                 drawn[row] = tokens[index]
-                self.overwritten += 1
         return drawn, *rest

@@ -9,20 +9,19 @@ from typing import Any
 
 from xcfg.errors import UsageError, WorkerError
 
-from xcfg_vllm.build import Engine
+from xcfg_vllm.build import RAW, Engine
 from xcfg_vllm.requests import groups, selected
-
-RAW = "raw_logprobs"
 
 
 def run_generate(
     engine: Engine, prompts: Sequence[dict[str, Any]], request: dict[str, Any], checkpoint: Path, batch_size: int
 ) -> list[dict[str, Any]]:
     """Return one answer per prompt (see plugin.protocols.Generator). Raises UsageError, WorkerError."""
-    if request.get("logprobs_mode", RAW) != RAW:
+    mode, built = request.get("logprobs_mode", RAW), engine.arguments.get("logprobs_mode", RAW)
+    if mode != built:
         raise UsageError(
-            f"the runtime 'vllm' records raw_logprobs, not {request['logprobs_mode']!r}",
-            hint="Leave --logprobs-mode out, or freeze with --runtime torch.",
+            f"the engine records {built}, not {mode!r}",
+            hint=f"Add --set rollout.logprobs_mode={mode}.",
         )
     ids = prompt_ids(prompts, checkpoint)
     found: list[dict[str, Any]] = []
@@ -35,6 +34,7 @@ def _sampled(engine: Engine, ids: list[list[int]], indices: list[int], request: 
     from vllm import SamplingParams
     from vllm.inputs import TokensPrompt
 
+    built = engine.arguments.get("logprobs_mode", RAW)
     stop = [int(item) for item in request.get("stop_ids", ())]
     params = [
         SamplingParams(
@@ -63,11 +63,19 @@ def _sampled(engine: Engine, ids: list[list[int]], indices: list[int], request: 
                 "prompt_ids": prompt,
                 "token_ids": tokens,
                 "logprobs": [float(item) for item in values],
-                "transforms": [],
+                "transforms": _chain(request) if built != RAW else [],
                 "finish_reason": "stop" if tokens[-1] in stop else "length",
             }
         )
     return answers
+
+
+def _chain(request: dict[str, Any]) -> list[str]:
+    """Return the ordered transforms of a sampling request; one that does nothing is left out."""
+    heat, kept, share = float(request["temperature"]), int(request["top_k"]), float(request["top_p"])
+    parts = [f"temperature:{heat!r}"] if heat != 1.0 else []
+    parts += [f"top_k:{kept}"] if kept > 0 else []
+    return parts + ([f"top_p:{share!r}"] if share < 1.0 else [])
 
 
 def sequence_seed(seed: int, sequence: int) -> int:

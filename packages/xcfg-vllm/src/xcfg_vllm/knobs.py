@@ -14,8 +14,10 @@ from xcfg.schema.runtime import Evidence, KnobApplication
 
 from xcfg_vllm.capabilities import FLAT
 from xcfg_vllm.operator_knobs import layer_reading, logprob_reading
+from xcfg_vllm.recorder import DIGITS
 
-REQUEST_KNOBS = ("batch.size", "batch.padding_side", "batch.packing")
+REQUEST_KNOBS = ("batch.size", "batch.padding_side", "batch.packing", "rollout.temperature")
+FAILED_RELOAD = "the weights after the reload are not those before it"
 FP8 = {"fp8": "uint8", "fp8_e4m3": "uint8", "fp8_e5m2": "uint8"}
 IMPLEMENTATIONS = {
     "CPU_ATTN": "CPUAttentionBackendImpl",
@@ -102,7 +104,8 @@ def _prefix(window: Window, requested: Value) -> Reading:
     if "prefix_caching" in window.facts:
         evidence.append(state("cache manager of the live scheduler", window.facts["prefix_caching"]))
     actual = bool(window.facts.get("prefix_caching", False)) or cached > 0
-    return Reading(actual, actual, tuple(evidence), exercised=Exercised.NO)
+    exercised = Exercised.YES if window.cached_tokens else Exercised.NO
+    return Reading(actual, actual, tuple(evidence), exercised=exercised)
 
 
 def _eager(window: Window, requested: Value) -> Reading:
@@ -214,6 +217,65 @@ def _logp(window: Window, requested: Value) -> Reading:
     return logprob_reading(window.facts, calls, window.bindings["selected_logprob"], requested, _ran(window))
 
 
+def _chunked(window: Window, requested: Value) -> Reading:
+    actual, evidence, reason = _scheduled(window, "chunked_prefill")
+    pieces = window.counters.get("chunked", 0)
+    exercised = Exercised.UNKNOWN
+    if window.counters:
+        evidence += (execution("prefills that ran in pieces", pieces),)
+        exercised = Exercised.YES if pieces else Exercised.NO
+    if pieces and actual is False:
+        return Reading(actual, None, evidence, reason=f"{pieces} prefills ran in pieces all the same")
+    return Reading(actual, actual, evidence, exercised=exercised, reason=reason)
+
+
+def _mode(window: Window, requested: Value) -> Reading:
+    actual = str(window.facts["logprobs_mode"])
+    heats = [heat for heat in window.facts.get("temperatures", ()) if heat not in (0.0, 1.0)]
+    exercised = Exercised.UNKNOWN if not window.counters else Exercised.YES if heats else Exercised.NO
+    return Reading(actual, actual, (state("mode of the live sampler", actual),), exercised=exercised)
+
+
+def _temperature(window: Window, requested: Value) -> Reading:
+    seen = list(window.facts.get("temperatures", ()))
+    if not window.counters:
+        return Reading(requested, None, (), Lifecycle.REQUEST, reason="no request has run yet")
+    evidence = (execution("temperatures of the live batches", seen),)
+    raw = window.facts["logprobs_mode"] == "raw_logprobs"
+    met = len(seen) == 1 and abs(seen[0] - float(str(requested))) < 10.0**-DIGITS
+    exercised = Exercised.NO if raw else Exercised.YES
+    return Reading(requested, requested if met else None, evidence, Lifecycle.REQUEST, exercised)
+
+
+def _runner(window: Window, requested: Value) -> Reading:
+    kind = str(window.facts["runner_kind"])
+    evidence = (state("type of the live model runner", window.facts["runner"]),)
+    return Reading(kind, kind, evidence, Lifecycle.PROCESS_START, _ran(window))
+
+
+def _batch_invariant(window: Window, requested: Value) -> Reading:
+    actual = window.facts["batch_invariant"]
+    evidence = (state("mode of vLLM's batch-invariant kernels in the worker", actual),)
+    return Reading(actual, actual, evidence, Lifecycle.PROCESS_START, _ran(window))
+
+
+def _all_reduce(window: Window, requested: Value) -> Reading:
+    custom = window.facts["custom_all_reduce"]
+    evidence = (state("live communicator", window.facts["communicator"] or "none: one rank"),)
+    if custom is None:
+        return Reading(None, None, evidence, reason="one rank sums nothing")
+    actual = "custom" if custom else "library"
+    return Reading(actual, actual, evidence, exercised=_ran(window))
+
+
+def _weights_path(window: Window, requested: Value) -> Reading:
+    told = str(window.facts["reloaded"])
+    if not told:
+        return Reading("load", "load", (state("weights since the build", "never reloaded"),), exercised=_ran(window))
+    evidence = (execution("folds of the weights", told),)
+    return Reading("reload", None if told == FAILED_RELOAD else "reload", evidence, exercised=_ran(window))
+
+
 READERS: dict[str, Callable[[Window, Value], Reading]] = {
     "rollout.dtype": _dtype,
     "rollout.tensor_parallel_size": _tensor_parallel,
@@ -227,6 +289,13 @@ READERS: dict[str, Callable[[Window, Value], Reading]] = {
     "rollout.block_size": _block,
     "rollout.kv_cache_dtype": _kv_dtype,
     "rollout.custom_ops": _custom_ops,
+    "rollout.enable_chunked_prefill": _chunked,
+    "rollout.logprobs_mode": _mode,
+    "rollout.temperature": _temperature,
+    "rollout.model_runner": _runner,
+    "rollout.batch_invariant": _batch_invariant,
+    "rollout.all_reduce_backend": _all_reduce,
+    "weights.path": _weights_path,
     "batch.size": _batch_size,
     "batch.padding_side": _inherent("right"),
     "batch.packing": _inherent(False),

@@ -8,7 +8,16 @@ from xcfg.errors import ConfigError, did_you_mean
 from xcfg.schema._base import Input
 from xcfg.schema.codec import convert
 
-RUNNERS = ("v1", "v2")
+VARIABLES = ("VLLM_", "NCCL_", "CUBLAS_", "TORCH_", "CUDA_")
+OWNED = (
+    "VLLM_BATCH_INVARIANT",
+    "VLLM_USE_V2_MODEL_RUNNER",
+    "VLLM_ENABLE_V1_MULTIPROCESSING",
+    "VLLM_WORKER_MULTIPROC_METHOD",
+    "VLLM_CPU_KVCACHE_SPACE",
+    "CUDA_VISIBLE_DEVICES",
+)
+"""Variables that this package sets itself."""
 SOURCE = "runtime_options of the runtime 'vllm'"
 
 
@@ -20,7 +29,9 @@ class VllmOptions(Input, frozen=True):
     gpu_memory_utilization: share of a GPU's memory that the engine may take.
     threads: OpenMP threads per rank on a CPU; null: cores divided by ranks.
     async_scheduling: prepare the next step while this one runs; forced replay through a logits processor needs false.
-    model_runner: v1 or v2, vLLM's model runner; null: v1 on a CPU, where there is no other, and v2 on a GPU.
+    prompts_read_cache: let prefill requests read a prefix cache; vLLM returns 0.0 for the tokens it brings, and xcfg
+    takes such a token as not scored.
+    environment: variables of the engine's processes, of the names VLLM_*, NCCL_*, CUBLAS_*, TORCH_* and CUDA_*.
     """
 
     max_model_len: int | None = None
@@ -28,7 +39,8 @@ class VllmOptions(Input, frozen=True):
     gpu_memory_utilization: float = 0.6
     threads: int | None = None
     async_scheduling: bool = False
-    model_runner: str | None = None
+    prompts_read_cache: bool = False
+    environment: dict[str, str] = {}
 
 
 def parse_options(document: dict[str, Any]) -> VllmOptions:
@@ -49,13 +61,14 @@ def parse_options(document: dict[str, Any]) -> VllmOptions:
             raise ConfigError(
                 f"{value} is not a positive number", source=SOURCE, path=f"$.{name}", hint="Use 1 or more."
             )
-    if options.model_runner not in (None, *RUNNERS):
-        raise ConfigError(
-            f"{options.model_runner!r} is no model runner",
-            source=SOURCE,
-            path="$.model_runner",
-            hint=f"{' or '.join(RUNNERS)}.",
-        )
+    for name in options.environment:
+        if not name.startswith(VARIABLES) or name in OWNED:
+            raise ConfigError(
+                f"the variable {name!r} cannot be set here",
+                source=SOURCE,
+                path=f"$.environment.{name}",
+                hint=f"Names begin with {', '.join(VARIABLES)}; {', '.join(OWNED)} follow from knobs and options.",
+            )
     if not 0 < options.gpu_memory_utilization <= 1:
         raise ConfigError(
             f"{options.gpu_memory_utilization} is no share",

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, distribution
 
+from xcfg.schema._base import Value
 from xcfg.schema.runtime import Placement, PlacementRequest
 
 from xcfg_vllm.options import VllmOptions, parse_options
@@ -26,7 +28,7 @@ def placement(request: PlacementRequest) -> Placement:
     return Placement(
         world_size=world,
         processes=1,
-        env=_environment(options, world, on_cuda),
+        env={**_environment(options, world, on_cuda), **_variables(request.knobs, on_cuda), **options.environment},
         devices=request.devices[:world] if on_cuda else ("cpu",) * world,
         unsupported=_unsupported(request, world, on_cuda),
     )
@@ -40,9 +42,7 @@ def _environment(options: VllmOptions, world: int, on_cuda: bool) -> dict[str, s
         "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
         **OFFLINE,
     }
-    if on_cuda:
-        env["VLLM_USE_V2_MODEL_RUNNER"] = "0" if options.model_runner == "v1" else "1"
-    else:
+    if not on_cuda:
         threads = str(options.threads or max(1, _cores() // world))
         env |= {
             "VLLM_CPU_KVCACHE_SPACE": str(options.kv_cache_gib),
@@ -53,6 +53,16 @@ def _environment(options: VllmOptions, world: int, on_cuda: bool) -> dict[str, s
     return env
 
 
+def _variables(knobs: Mapping[str, Value], on_cuda: bool) -> dict[str, str]:
+    """Return what knobs of the process become; nothing for one that the experiment leaves to vLLM."""
+    env = {}
+    if "rollout.batch_invariant" in knobs:
+        env["VLLM_BATCH_INVARIANT"] = str(int(knobs["rollout.batch_invariant"] is True))
+    if on_cuda and "rollout.model_runner" in knobs:
+        env["VLLM_USE_V2_MODEL_RUNNER"] = str(int(knobs["rollout.model_runner"] == "v2"))
+    return env
+
+
 def _cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
@@ -60,16 +70,21 @@ def _cores() -> int:
 
 
 def _unsupported(request: PlacementRequest, world: int, on_cuda: bool) -> dict[str, str]:
-    reasons = {}
-    if not on_cuda and parse_options(request.options).model_runner == "v2":
-        reasons["runtime_options.rollout.model_runner"] = "vLLM's V2 runner needs Triton and a GPU"
-    block = request.knobs.get("rollout.block_size")
-    if not on_cuda and isinstance(block, int) and block % CPU_BLOCK:
+    knobs, reasons = request.knobs, {}
+    if on_cuda:
+        if len(request.devices) < world:
+            asked = f"{world} ranks need {world} devices, {len(request.devices)} were given"
+            reasons["rollout.tensor_parallel_size"] = asked
+        return reasons
+    block = knobs.get("rollout.block_size")
+    if isinstance(block, int) and block % CPU_BLOCK:
         reasons["rollout.block_size"] = f"vLLM's CPU attention takes multiples of {CPU_BLOCK}, not {block}"
-    if on_cuda and len(request.devices) < world:
-        reasons["rollout.tensor_parallel_size"] = (
-            f"{world} ranks need {world} devices, {len(request.devices)} were given"
-        )
+    if knobs.get("rollout.model_runner") == "v2":
+        reasons["rollout.model_runner"] = "vLLM's V2 runner needs Triton and a GPU"
+    if knobs.get("rollout.batch_invariant") is True:
+        reasons["rollout.batch_invariant"] = "vLLM's batch-invariant kernels need Triton and a GPU"
+    if knobs.get("rollout.all_reduce_backend") == "custom":
+        reasons["rollout.all_reduce_backend"] = "vLLM's custom all-reduce is a CUDA kernel"
     return reasons
 
 

@@ -7,7 +7,8 @@ from xcfg.schema.knobs import KnobDefinition
 from xcfg.schema.operators import OperatorBackendDescriptor
 from xcfg.schema.runtime import RuntimeDescriptor
 
-from xcfg_vllm.capabilities import BACKENDS, KNOBS, VLLM
+from xcfg_vllm.capabilities import BACKENDS, VLLM
+from xcfg_vllm.declared import KNOBS
 
 
 @hookimpl

@@ -5,6 +5,8 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any
 
+DIGITS = 6
+"""Decimals to which a temperature, which the engine holds in float32, is told."""
 Forward = tuple[list[str], list[int], list[int], list[int]]
 """(request ids, tokens of each, token ids of all, positions of all); the requests lie one behind the other."""
 
@@ -23,6 +25,7 @@ class Recorder:
         self.head_rows: dict[int, int] = {}
         self.head_inputs: dict[str, int] = {}
         self.linear_inputs: dict[str, int] = {}
+        self.temperatures: set[float] = set()
         self._head = runner.model.compute_logits
         runner.model.compute_logits = self._compute_logits
         for module in runner.model.modules():
@@ -45,7 +48,9 @@ class Recorder:
             "head_rows": {str(key): value for key, value in self.head_rows.items()},
             "head_inputs": self.head_inputs,
             "linear_inputs": self.linear_inputs,
+            "temperatures": sorted(self.temperatures),
         }
+        self.temperatures = set()
         self.forwards, self.head_rows, self.head_inputs, self.linear_inputs = [], {}, {}, {}
         return found
 
@@ -69,6 +74,8 @@ class V1Recorder(Recorder):
         total = int(starts[-1]) if names else 0
         if input_ids is not None and positions is not None and total <= len(input_ids):
             self.forwards.append((names, counts, input_ids[:total].tolist(), positions[..., :total].tolist()))
+            heats = self.runner.input_batch.temperature_cpu[: len(names)].tolist()
+            self.temperatures.update(round(float(heat), DIGITS) for heat in heats)
         return self._forward(input_ids, positions, *args, **kwargs)
 
 
@@ -91,6 +98,8 @@ class V2Recorder(Recorder):
         self.forwards.append(
             (list(batch.req_ids), counts, batch.input_ids[:total].tolist(), batch.positions[:total].tolist())
         )
+        heats = self.runner.sampler.sampling_states.temperature.np[batch.idx_mapping_np]
+        self.temperatures.update(round(float(heat), DIGITS) for heat in heats)
         return batch
 
 

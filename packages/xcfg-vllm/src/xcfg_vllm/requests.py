@@ -46,20 +46,23 @@ def prefill(engine: Engine, rollout: Rollout, order: Sequence[int]) -> list[Answ
     """Score whole sequences through prompt log probabilities."""
     from vllm import SamplingParams
 
+    reads = {"skip_reading_prefix_cache": False} if engine.options.prompts_read_cache else {}
     params = SamplingParams(
-        max_tokens=1, temperature=0.0, prompt_logprobs=0, flat_logprobs=True, detokenize=False, ignore_eos=True
+        max_tokens=1, temperature=0.0, prompt_logprobs=0, flat_logprobs=True, detokenize=False, ignore_eos=True, **reads
     )
     ids = [rollout.token_ids[rollout.span(sequence)].tolist() for sequence in order]
     answers = []
     for sequence, tokens, output in zip(order, ids, _generate(engine, ids, [params] * len(ids)), strict=True):
         flat = output.prompt_logprobs
         picked, values = selected(flat, tokens[1:], skip=1, sequence=sequence)
-        answers.append(Answer(sequence, str(output.request_id), 1, picked, values, int(output.num_cached_tokens or 0)))
+        cached = int(output.num_cached_tokens or 0)
+        values[: max(0, cached - 1)] = np.nan  # vLLM fills in 0.0 for what it did not compute
+        answers.append(Answer(sequence, str(output.request_id), 1, picked, values, cached))
     return answers
 
 
-def decode(engine: Engine, rollout: Rollout, order: Sequence[int]) -> list[Answer]:
-    """Replay every token from the first active one on, each forced, each from a real decode step."""
+def decode(engine: Engine, rollout: Rollout, order: Sequence[int], heat: float) -> list[Answer]:
+    """Replay every token from the first active one on, each forced, each from a real decode step; heat: temperature."""
     from vllm import SamplingParams
 
     prompts, params, forced = [], [], []
@@ -71,8 +74,7 @@ def decode(engine: Engine, rollout: Rollout, order: Sequence[int]) -> list[Answe
         params.append(
             SamplingParams(
                 max_tokens=len(ids) - start,
-                min_tokens=len(ids) - start,
-                temperature=0.0,
+                temperature=heat,
                 ignore_eos=True,
                 logprobs=0,
                 flat_logprobs=True,

@@ -16,14 +16,15 @@ from xcfg.schema.names import Arm
 from xcfg.schema.operators import OperatorBinding
 from xcfg.schema.worker import RankRecord, ScoreReport, ScoreRequest
 
-from xcfg_vllm.build import Engine
+from xcfg_vllm.build import RAW, Engine
+from xcfg_vllm.capabilities import NATIVE
 from xcfg_vllm.consumed import Consumed
 from xcfg_vllm.force import SAYS
 from xcfg_vllm.knobs import Window, applications
 from xcfg_vllm.requests import Answer, decode, groups, prefill
 
 Score = tuple[ScoreReport, dict[str, torch.Tensor]]
-RAW = "raw_logprobs"
+GREEDY = 0.0
 
 
 class UnsupportedRequestError(WorkerError):
@@ -39,39 +40,43 @@ def run_score(
     folds: list[str],
     request: ScoreRequest,
     rollout: Rollout,
-    *,
-    probe_cached: int = 0,
+    built: Mapping[str, Any],
 ) -> list[Score]:
     """Return report and columns of every rank; rank 0 answers for the tokens, the others took part in every forward.
 
-    folds: of the weights, by rank, when they were last looked at; replaced by those after this score. probe_cached:
-    see build.Engine.probe_cache.
+    folds: of the weights, by rank, when they were last looked at; replaced by those after this score. built:
+    what the adapter saw while the engine was built.
     Raises UnsupportedRequestError, WorkerError.
     """
     started = time.perf_counter()
     forced = request.arm == Arm.ROLLOUT_DECODE.value
-    _check(request, rollout)
+    _check(request, rollout, engine, bindings)
     before = list(folds)
     order = _order(rollout, request.shuffle_seed)
     size = int(str(knobs.get("batch.size", 8)))
+    heat = float(str(knobs.get("rollout.temperature", GREEDY)))
+    chain = _chain(engine, heat) if forced else ()
     total = len(rollout.token_ids)
     ranks = [Consumed(total) for _ in range(engine.world_size)]
     seen_by: list[Counter[str]] = [Counter() for _ in ranks]
     left_by: list[Counter[str]] = [Counter() for _ in ranks]
     head_rows: list[Counter[str]] = [Counter() for _ in ranks]
     called: list[Counter[str]] = [Counter() for _ in ranks]
+    heats: list[set[float]] = [set() for _ in ranks]
     answers: list[Answer] = []
+    engine.forget_prefixes()
     largest = 0
     timeline = []
     for index, group in enumerate(groups(order, size)):
         began = time.perf_counter()
         engine.every_rank("xcfg_begin")
-        found = decode(engine, rollout, group) if forced else prefill(engine, rollout, group)
+        found = decode(engine, rollout, group, heat) if forced else prefill(engine, rollout, group)
         taken = engine.every_rank("xcfg_taken")
         for rank, (consumed, entered) in enumerate(zip(ranks, taken, strict=True)):
             consumed.take(rollout, found, entered["forwards"], decode=forced)
             seen_by[rank].update(entered["linear_inputs"])
             left_by[rank].update(entered["head_inputs"])
+            heats[rank].update(entered["temperatures"])
             head_rows[rank].update(entered["head_rows"])
             called[rank].update({name: int(item["calls"]) for name, item in entered["operators"].items()})
         largest = max(largest, len(group))
@@ -106,7 +111,7 @@ def run_score(
             "linear_inputs": dict(seen_by[rank]),
             "head_inputs": dict(left_by[rank]),
         }
-        seen["probe_cached"] = probe_cached
+        seen |= {**built, "temperatures": sorted(heats[rank])}
         window = Window(rank, seen, counters, engine.arguments, bindings, counters["cached_tokens"])
         computed = list(seen["linear_inputs"] or seen["head_inputs"])
         report = ScoreReport(
@@ -116,7 +121,7 @@ def run_score(
             compute_dtype=computed[0] if len(computed) == 1 else "",
             applications=applications(window, knobs),
             attestations=consumed.attestations(rollout, answers, consumed_last=not forced),
-            transforms=(),
+            transforms=chain,
             fold_before=before[rank],
             fold_after=after[rank],
             state_unchanged=before[rank] == after[rank],
@@ -138,19 +143,24 @@ def run_score(
     return result
 
 
-def _check(request: ScoreRequest, rollout: Rollout) -> None:
+def _check(request: ScoreRequest, rollout: Rollout, engine: Engine, bindings: Mapping[str, OperatorBinding]) -> None:
     if request.arm not in (Arm.ROLLOUT_PREFILL.value, Arm.ROLLOUT_DECODE.value):
         raise UnsupportedRequestError(f"the arm {request.arm!r} was asked of vLLM", hint="It scores rollout arms.")
     if request.columns:
         raise UnsupportedRequestError(f"vLLM has no score column {request.columns[0]!r}")
+    if engine.arguments.get("logprobs_mode", RAW) != RAW and bindings["selected_logprob"].backend_id != NATIVE:
+        raise UnsupportedRequestError("vLLM computes processed log probabilities in its own way; none can be injected")
     if not bool(rollout.tensors["attention_mask"].all()):
         raise UnsupportedRequestError("the rollout hides tokens from attention, and vLLM's causal mask does not")
-    mode = rollout.manifest.sampling.logprobs_mode
-    if mode != RAW:
-        raise UnsupportedRequestError(
-            f"the rollout was recorded under {mode!r}",
-            hint="A forced token has the processed probability 1: a V1 runner replays raw_logprobs alone.",
-        )
+
+
+def _chain(engine: Engine, heat: float) -> tuple[str, ...]:
+    """Return the transforms that lie between the logits and the values of a replay; none where raw ones are returned.
+
+    A greedy request (temperature 0) leaves the logits as they are.
+    """
+    raw = engine.arguments.get("logprobs_mode", RAW) == RAW
+    return () if raw or heat in (GREEDY, 1.0) else (f"temperature:{heat!r}",)
 
 
 def _order(rollout: Rollout, seed: int | None) -> list[int]:

@@ -110,6 +110,15 @@ def weight_digests(model: Any, checkpoint: str, dtype: torch.dtype) -> dict[str,
     }
 
 
+def spoil(model: Any) -> int:
+    """Negate every parameter that is there to be negated; return how many there were. Packed layers have none."""
+    found = [parameter for parameter in model.parameters() if parameter.numel()]
+    with torch.no_grad():
+        for parameter in found:
+            parameter.neg_()
+    return len(found)
+
+
 def local_fold(model: Any) -> str:
     """Return a digest of this rank's parameters and buffers; packed layers by what they do to the identity."""
     state = hashlib.sha256()
