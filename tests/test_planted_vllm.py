@@ -1,0 +1,174 @@
+"""Faults planted in a real vLLM, through the command line as a person would meet them: each ends in its own status."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+TINY = {
+    "path": str(ROOT / "examples/quickstart/tiny-rollout"),
+    "sha256": "63cd7d2417c3774dcd4a89c0197586abb5b21cd60fb90e85b934612b28ac3230",
+}
+pytestmark = [pytest.mark.engine, pytest.mark.slow]
+
+
+def xcfg(*words, code=None, **environment):
+    """Run `xcfg WORDS`; return its JSON document."""
+    command = [sys.executable, "-m", "xcfg", *map(str, words), "--json"]
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=280, check=False, env={**os.environ, **environment}
+    )
+    assert code is None or done.returncode == code, done.stdout[-3000:] + done.stderr[-3000:]
+    return json.loads(done.stdout)
+
+
+def experiment(file, rollout, *, interventions=(), knobs=None, options=None, operators=None):
+    """Write an experiment of bfloat16 on both sides, without a precision budget."""
+    document = {
+        "schema_version": "cross_config.experiment_config.v2",
+        "experiment_id": file.stem,
+        "scenario_id": "planted",
+        "strategy": "one_at_a_time",
+        "identity": {"rollout": rollout},
+        "baseline": {
+            "batch": {"size": 4},
+            "rollout": {"dtype": "bfloat16", "attention_backend": "model_default", **(knobs or {})},
+            "training": {"compute_dtype": "bfloat16", "attention_backend": "sdpa"},
+        },
+        "operators": operators or {},
+        "interventions": [{"path": path, "values": [value]} for path, value in interventions],
+        "controls": {"reference": False},
+        "runtime_options": {"rollout": {"threads": 1, **(options or {})}},
+    }
+    file.write_text(json.dumps(document))
+    return file
+
+
+def run(file, root, **environment):
+    """Label -> case of a run of vLLM against the embedded trainer."""
+    done = xcfg("run", file, "--rollout", "vllm", "--training", "torch", "--output-root", root, **environment)
+    return {case["label"]: case for case in done["cases"]}
+
+
+@pytest.fixture(scope="module")
+def cases(tmp_path_factory):
+    """One run with a fault in each case, all of them with xcfg's plugin kept out of vLLM by VLLM_PLUGINS."""
+    folder = tmp_path_factory.mktemp("planted")
+    file = experiment(
+        folder / "planted.json",
+        TINY,
+        knobs={"logprobs_mode": "processed_logprobs", "temperature": 1.0, "engine_attention": "CPU_ATTN"},
+        options={"environment": {"VLLM_PLUGINS": "none-of-ours"}},
+        interventions=[
+            ("rollout.temperature", 0.7),
+            ("rollout.engine_attention", "TRITON_ATTN"),
+            ("operators.norm.rollout", "torch.rms_norm_float32"),
+        ],
+    )
+    return run(file, folder / "runs")
+
+
+def case_of(cases, part):
+    return next(case for label, case in cases.items() if part in label)
+
+
+def test_without_a_fault_there_is_a_verdict(cases):
+    """Guards the others: what ends them is the fault, not the set-up."""
+    assert case_of(cases, "baseline")["status"] in ("PASS", "MISMATCH"), case_of(cases, "baseline")
+
+
+def test_a_temperature_on_one_side_is_named(cases):
+    case = case_of(cases, "rollout.temperature")
+    assert case["status"] == "INVALID_IDENTITY" and "temperature:0.7" in case["reason"], case
+    assert "training_vs_rollout" not in case["edges"], "there is no drift number for two different quantities"
+
+
+def test_an_attention_backend_that_vllm_ignores_is_no_measurement(cases):
+    case = case_of(cases, "TRITON_ATTN")
+    assert case["status"] == "FALLBACK" and "CPU_ATTN" in case["reason"], case
+
+
+def test_an_operator_whose_plugin_was_kept_out_is_not_applied(cases):
+    case = case_of(cases, "operators.norm")
+    assert case["status"] == "UNOBSERVABLE" and "VLLM_PLUGINS is 'none-of-ours'" in case["reason"], case
+
+
+@pytest.fixture(scope="module")
+def prompts(tmp_path_factory):
+    """Three prompts with 70 tokens in common, as a group of samples has."""
+    draw = random.Random(5)
+    shared = [draw.randrange(3, 500) for _ in range(70)]
+    file = tmp_path_factory.mktemp("prompts") / "prompts.jsonl"
+    file.write_text("".join(json.dumps({"token_ids": [*shared, draw.randrange(3, 500)]}) + "\n" for _ in range(3)))
+    return file
+
+
+def freeze(folder, prompts, *words):
+    """Sample with vLLM; return the identity of the new rollout."""
+    xcfg(
+        *("freeze", "--runtime", "vllm", "--checkpoint", "builtin:tiny-qwen3", "--prompts", prompts),
+        *("--output", folder, "--max-new-tokens", 12, "--ignore-eos", "--set", "batch.size=1", *words),
+        code=0,
+    )
+    return {"path": str(folder)}
+
+
+def test_processed_values_against_raw_ones_are_named(prompts, tmp_path):
+    """Failing means that values recorded after a temperature are compared with raw ones."""
+    words = ("--temperature", 0.7, "--logprobs-mode", "processed_logprobs")
+    rollout = freeze(tmp_path / "rollout", prompts, *words, "--set", "rollout.logprobs_mode=processed_logprobs")
+    case = run(experiment(tmp_path / "raw.json", rollout), tmp_path / "runs")["baseline"]
+    assert case["status"] == "INVALID_IDENTITY" and "temperature:0.7" in case["reason"], case
+
+
+def test_cached_prompt_log_probabilities_end_their_arm(prompts, tmp_path):
+    """Failing means that the 0.0 which vLLM returns for cached prompt tokens is compared."""
+    rollout = freeze(tmp_path / "rollout", prompts)
+    knobs = {"enable_prefix_caching": True, "block_size": 32}
+    file = experiment(tmp_path / "cached.json", rollout, knobs=knobs, options={"prompts_read_cache": True})
+    case = run(file, tmp_path / "runs")["baseline"]
+    assert case["edges"]["decode_vs_recorded"]["max_abs"] == 0, "a cache that is attested is no fault"
+    comparison = json.loads(next((tmp_path / "runs").glob("**/comparison.json")).read_text())
+    assert "training_vs_rollout_prefill" not in comparison["edges"], comparison["edges"].keys()
+    assert "not finite" in comparison["missing_arms"]["rollout_prefill"], comparison["missing_arms"]
+
+
+def test_a_worker_that_is_killed_in_the_middle_of_decode(tmp_path):
+    """Failing means that a dead engine is waited for, or passes."""
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    file = experiment(tmp_path / "killed.json", TINY)
+    words = ("run", str(file), "--rollout", "vllm", "--training", "torch", "--output-root", str(tmp_path / "runs"))
+    command = [sys.executable, "-m", "xcfg", *words, "--json"]
+    environment = {**os.environ, "TMPDIR": str(scratch)}
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, env=environment) as running:
+        end = time.monotonic() + 200
+        while time.monotonic() < end and running.poll() is None and not _decoding(scratch):
+            time.sleep(0.02)
+        assert _decoding(scratch), "no decode request was ever made"
+        worker = max(psutil.Process(running.pid).children(recursive=True), key=lambda item: item.memory_info().rss)
+        os.kill(worker.pid, signal.SIGKILL)
+        out, _ = running.communicate(timeout=200)
+    case = json.loads(out)["cases"][0]
+    assert (running.returncode, case["status"]) == (4, "WORKER_FAILED"), case
+    again = run(file, tmp_path / "runs")["baseline"]
+    assert again["status"] in ("PASS", "MISMATCH"), again
+
+
+def _decoding(scratch: Path) -> bool:
+    """Whether a decode request lies unanswered."""
+    for file in scratch.glob("**/request-*.json"):
+        request = json.loads(file.read_text())
+        if request["arm"] == "rollout_decode" and not list(file.parent.glob(f"done-{request['id']}*")):
+            return True
+    return False
