@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import knob_pages
 import msgspec
 from xcfg import errors
 from xcfg.artifacts.layout import STATUS_PAYLOADS
@@ -28,7 +29,7 @@ from xcfg.contract import load_contract
 from xcfg.dumps import columns
 from xcfg.plugin import provide, spec
 from xcfg.plugin.manager import PluginManager
-from xcfg.schema import attempt, experiment, kept, knobs, operators, plan, result, runtime, worker
+from xcfg.schema import arguments, attempt, experiment, kept, knobs, operators, plan, result, runtime, worker
 from xcfg.schema._base import Input, Record
 
 PAGES = Path(__file__).resolve().parent.parent / "docs"
@@ -115,6 +116,13 @@ def hook_records() -> str:
         operators.OptionDefinition,
         runtime.RuntimeDescriptor,
         runtime.Capability,
+        runtime.Incompatible,
+        arguments.ArgumentTable,
+        arguments.EngineArgument,
+        arguments.Condition,
+        arguments.Trap,
+        arguments.ArgumentRow,
+        arguments.Effect,
         runtime.CheckpointDescriptor,
         *(getattr(provide, name) for name in sorted(vars(provide)) if _is_record(getattr(provide, name))),
     )
@@ -300,12 +308,30 @@ def contract_table() -> str:
     return table(("compute dtype", "threshold, nats", "source", "provenance"), rows)
 
 
+def engine_knobs() -> str:
+    """Return what became of each value of each knob, by engine, platform and runner."""
+    return knob_pages.knob_rows(table)
+
+
+def engine_traps() -> str:
+    """Return what is known of combinations of engine arguments."""
+    return knob_pages.trap_rows(table)
+
+
+def engine_arguments() -> str:
+    """Return the engine arguments that `xcfg doctor` understands."""
+    return knob_pages.argument_rows(table)
+
+
 GENERATORS: dict[str, Callable[[], str]] = {
     item.__name__: item
     for item in (
         command_pages,
         contract_table,
         dump_columns,
+        engine_arguments,
+        engine_knobs,
+        engine_traps,
         error_table,
         experiment_v1,
         experiment_v2,
