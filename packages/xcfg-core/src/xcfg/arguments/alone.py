@@ -173,13 +173,13 @@ def _measured(side: SideArguments, setting: Setting, place: Place) -> list[Findi
 
 
 def _elsewhere(here: list[ArgumentRow], rows: list[ArgumentRow], setting: Setting) -> str:
-    if here:
-        others = "; ".join(f"{row.outcome.value}: {figures([row]) or spelled(row.value)}" for row in here)
-        return f"this value has not run; others have: {others}"
-    other = [row for row in rows if same(row.value, setting.value)]
-    if other:
-        return "; ".join(f"not run here; on {row.platform} {row.outcome.value}" for row in other)
-    return ""
+    """Return what this value does on other platforms, and what other values do on this one."""
+    other = [row for row in rows if row not in here and same(row.value, setting.value)]
+    parts = [f"on {row.platform} {row.outcome.value.replace('_', ' ')}: {figures([row]) or row.note}" for row in other]
+    parts += [
+        f"{spelled(row.value)} here {row.outcome.value.replace('_', ' ')}: {figures([row]) or row.note}" for row in here
+    ]
+    return "; ".join(("this value has not run here", *parts)) if parts else ""
 
 
 def _row_finding(side: SideArguments, setting: Setting, row: ArgumentRow, case: ConfirmingCase | None) -> Finding:

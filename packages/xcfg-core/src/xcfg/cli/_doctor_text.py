@@ -19,7 +19,8 @@ def _installation(summary: DoctorSummary) -> Iterator[str]:
     yield fields([("xcfg", summary.core or "from a folder"), *_machine(summary.machine)])
     yield ""
     yield table(
-        ("runtime", "usable", "engine", "sides", "devices", "missing: command"), map(_runtime, summary.runtimes)
+        ("runtime", "usable", "engine", "sides", "devices (not here)", "missing: command"),
+        map(_runtime, summary.runtimes),
     )
     if not summary.runtimes:
         yield "no runtime is installed: pip install 'xcfg-torch'"
@@ -57,7 +58,8 @@ def _runtime(item: RuntimeHealth) -> tuple[str, ...]:
     away = "" if item.here or lacks else f"it runs on {', '.join(item.devices)}, which is not here"
     cure = f": {item.cure}" if item.cure else ""
     usable = "yes" if item.usable else "no"
-    return item.name, usable, engines or "-", ",".join(item.sides), ",".join(item.devices), lacks + cure + away
+    devices = ",".join(name if name in item.here else f"({name})" for name in item.devices)
+    return item.name, usable, engines or "-", ",".join(item.sides), devices, lacks + cure + away
 
 
 def _arguments(check: ArgumentCheck) -> Iterator[str]:

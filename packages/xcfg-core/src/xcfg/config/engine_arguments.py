@@ -138,11 +138,13 @@ def _flat(document: dict[str, Any], source: str) -> dict[str, Any]:
     """Return nested mappings as dotted flags; underscores become hyphens, capitals (variables) stay."""
     found: dict[str, Any] = {}
 
-    def walk(node: dict[str, Any], above: str) -> None:
+    def walk(node: dict[str, Any], above: str, depth: int = 0) -> None:
+        if depth > MAX_DEPTH:
+            raise ConfigError("nested too deeply", source=source, hint=f"At most {MAX_DEPTH} levels.")
         for key, value in node.items():
             name = above + flag_name(str(key))
             if isinstance(value, dict) and value:
-                walk(value, name + ".")
+                walk(value, name + ".", depth + 1)
                 continue
             if name in found:
                 hint = "Two spellings of one argument stand there; keep one of them."
