@@ -29,7 +29,7 @@ from xcfg.contract import load_contract
 from xcfg.dumps import columns
 from xcfg.plugin import provide, spec
 from xcfg.plugin.manager import PluginManager
-from xcfg.schema import arguments, attempt, experiment, kept, knobs, operators, plan, result, runtime, worker
+from xcfg.schema import arguments, attempt, doctor, experiment, kept, knobs, operators, plan, result, runtime, worker
 from xcfg.schema._base import Input, Record
 
 PAGES = Path(__file__).resolve().parent.parent / "docs"
@@ -215,6 +215,22 @@ def schema_names() -> str:
     )
 
 
+def doctor_records() -> str:
+    """Return the document of `xcfg doctor`."""
+    kinds = (
+        doctor.DoctorSummary,
+        doctor.Machine,
+        doctor.RuntimeHealth,
+        doctor.Engine,
+        doctor.Absent,
+        doctor.Clash,
+        doctor.ArgumentCheck,
+        doctor.Finding,
+        doctor.ConfirmingCase,
+    )
+    return "\n".join(struct(kind) for kind in kinds)
+
+
 def experiment_v1() -> str:
     """Return the fields of a v1 file."""
     return "\n".join(
@@ -328,6 +344,7 @@ GENERATORS: dict[str, Callable[[], str]] = {
     for item in (
         command_pages,
         contract_table,
+        doctor_records,
         dump_columns,
         engine_arguments,
         engine_knobs,

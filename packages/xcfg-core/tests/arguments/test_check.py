@@ -186,9 +186,9 @@ def test_one_side_alone_is_compared_with_nothing():
 def test_a_finding_has_the_case_that_shows_it():
     found = {item.verdict.value: item for item in check({"kv": "fp8", "ranks": 2}, {"ranks": 4}).findings}
     case = found["one_sided"].case
-    assert (case.path, case.values) == ("rollout.cache", ("fp8",))
+    assert (case.path, case.values) == ("rollout.cache", ("fp8", "auto"))
     assert case.command == "xcfg run experiment.json --rollout engine --training trainer --axis rollout.cache"
-    assert found["unequal"].case.values == (4,)  # the other side's value, on this side
+    assert found["unequal"].case.values == (4, 2)  # the other side's value, on this side
     assert "max 0.75, mean 0.125 nats, 7 of 10 tokens" in found["one_sided"].measured
     assert "a model" in found["one_sided"].measured and "engine 1.2" in found["one_sided"].measured
 

@@ -31,13 +31,21 @@ class Place:
     training: str
     knobs: Mapping[str, KnobDefinition]
 
-    def case(self, path: str, value: Value) -> ConfirmingCase | None:
-        """Return the intervention that sets `path` to `value`; None when no experiment may ask for it."""
+    def case(self, path: str, value: Value, against: Value = None) -> ConfirmingCase | None:
+        """Return the intervention that shows `value` of `path`; None when no experiment may ask for it.
+
+        It also names a value to compare with: `against`, the knob's default or its reference. The planner drops a level
+        that the baseline has, so a case is left whatever the baseline is.
+        """
         knob = self.knobs.get(path)
         if knob is None or value is None or not _admits(knob, value):
             return None
+        reference = None if knob.align is None else knob.align.reference
+        others = (item for item in (against, knob.default, reference) if item is not None and _admits(knob, item))
+        other = next((item for item in others if not same(value, item)), None)
+        both = (value,) if other is None else (value, other)
         command = f"xcfg run experiment.json --rollout {self.rollout} --training {self.training} --axis {path}"
-        return ConfirmingCase(path=path, values=(value,), command=command)
+        return ConfirmingCase(path=path, values=both, command=command)
 
 
 def same(first: Value, second: Value) -> bool:
@@ -94,7 +102,7 @@ def figures(rows: Iterable[ArgumentRow]) -> str:
     if not held:
         return ""
     row = max(held, key=lambda item: item.max_abs or 0.0)
-    effect = max(row.effects, key=lambda item: item.max_abs)
+    effect = max(reversed(row.effects), key=lambda item: item.max_abs)
     size = (
         f"max {effect.max_abs:.3g}, mean {effect.mean_abs:.3g} nats, {effect.differing} of {effect.tokens} tokens"
         if effect.differing

@@ -55,15 +55,18 @@ def _both(
         return
     happens = f"{rollout.runtime} has {spelled(one)}, {training.runtime} has {spelled(other)} ({second.flag})"
     knob = first.argument.knob if first.argument else ""
-    case = place.case(knob, other)
+    case = place.case(knob, other, one)
     mirrored = second.argument.knob if second.argument else ""
-    yield _finding(rollout, first, Verdict.UNEQUAL, happens, place, case or place.case(mirrored, one), aligned=True)
+    yield _finding(
+        rollout, first, Verdict.UNEQUAL, happens, place, case or place.case(mirrored, one, other), aligned=True
+    )
 
 
 def _one(side: SideArguments, setting: Setting, other: SideArguments, group: str, place: Place) -> Iterator[Finding]:
     argument, value = setting.argument, _meant(setting)
     if argument is None or value is None or any(same(value, neutral) for neutral in argument.neutral):
         return
+    against = next(iter(argument.neutral), None)
     counterparts = [item for item in other.table.arguments if item.group == group]
     defaults = _defaults(counterparts)
     if any(same(value, default) for default in defaults):
@@ -76,7 +79,8 @@ def _one(side: SideArguments, setting: Setting, other: SideArguments, group: str
     else:
         names = " or ".join(item.flags[0] for item in counterparts)
         happens = f"{other.runtime} was given no {names}; its value then depends on the model or the launcher"
-    yield _finding(side, setting, Verdict.ONE_SIDED, happens, place, place.case(argument.knob, value))
+    against = defaults[0] if defaults else against
+    yield _finding(side, setting, Verdict.ONE_SIDED, happens, place, place.case(argument.knob, value, against))
 
 
 def _defaults(counterparts: list[EngineArgument]) -> list[Value]:

@@ -109,7 +109,10 @@ MEASURED = {outcome: Verdict(outcome.value) for outcome in Outcome}
 
 
 class ConfirmingCase(Record):
-    """One intervention that shows the effect: paste it into `interventions`, then call `command`."""
+    """One intervention that shows the effect: paste it into `interventions`, then call `command`.
+
+    values: the value in question and one to compare it with; the planner drops the one that the baseline has.
+    """
 
     path: str
     values: tuple[Value, ...]
