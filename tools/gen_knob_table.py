@@ -36,7 +36,7 @@ ARMS = {"rollout": ("rollout_prefill", "rollout_decode"), "training": ("training
 OUTCOMES = {"fallback": Outcome.IGNORED, "unobservable": Outcome.UNOBSERVABLE, "unsupported": Outcome.REFUSED}
 LAUNCH = ("LAUNCH_FAILED",)
 UNOBSERVED = "unobserved"
-RUNNER = re.compile(r"\.gpu\.model_runner\.|ModelRunnerV2")
+RUNNER = re.compile(r"vllm\.v1\.worker\.gpu\.")
 """Where vLLM's second runner lives; its first is every other class."""
 
 

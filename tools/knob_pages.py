@@ -96,6 +96,7 @@ def _condition(item: Any) -> str:
 
 def argument_rows(table: Table) -> str:
     """Return, per runtime, every argument that `xcfg doctor` understands."""
+    there = PluginManager.load().knobs()
     heads = ("spellings", "knob", "must agree as", "absent means", "adds nothing as")
     return "\n".join(
         f"### {name}\n\n"
@@ -104,7 +105,7 @@ def argument_rows(table: Table) -> str:
             (
                 (
                     ", ".join(f"`{flag}`" for flag in item.flags),
-                    f"`{item.knob}`" if item.knob else "",
+                    f"`{item.knob}`" if item.knob in there else "",
                     item.group,
                     "" if item.default is None else json.dumps(item.default),
                     ", ".join(json.dumps(value) for value in item.neutral),

@@ -105,7 +105,7 @@ KNOBS = {
 
 def check(rollout, training=None, platform="cpu"):
     sides = (understand("rollout", "engine", ROLLOUT, rollout), understand("training", "trainer", TRAINING, training))
-    return check_sides(*sides, platform=platform, knobs=KNOBS)
+    return check_sides(*sides, platform=platform, knobs=KNOBS, command="xcfg run mine.json")
 
 
 def verdicts(found, side="rollout"):
@@ -187,7 +187,7 @@ def test_a_finding_has_the_case_that_shows_it():
     found = {item.verdict.value: item for item in check({"kv": "fp8", "ranks": 2}, {"ranks": 4}).findings}
     case = found["one_sided"].case
     assert (case.path, case.values) == ("rollout.cache", ("fp8", "auto"))
-    assert case.command == "xcfg run experiment.json --rollout engine --training trainer --axis rollout.cache"
+    assert case.command == "xcfg run mine.json --axis rollout.cache"
     assert found["unequal"].case.values == (4, 2)  # the other side's value, on this side
     assert "max 0.75, mean 0.125 nats, 7 of 10 tokens" in found["one_sided"].measured
     assert "a model" in found["one_sided"].measured and "engine 1.2" in found["one_sided"].measured

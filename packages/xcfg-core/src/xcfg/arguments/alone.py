@@ -24,11 +24,10 @@ _HAPPENS = {
 
 @dataclass(frozen=True)
 class Place:
-    """Where the arguments are to run. rollout, training: names of runtimes; knobs: what an experiment may name."""
+    """Where the arguments are to run. command: how an experiment is run there; knobs: what it may name."""
 
     platform: str
-    rollout: str
-    training: str
+    command: str
     knobs: Mapping[str, KnobDefinition]
 
     def case(self, path: str, value: Value, against: Value = None) -> ConfirmingCase | None:
@@ -44,8 +43,7 @@ class Place:
         others = (item for item in (against, knob.default, reference) if item is not None and _admits(knob, item))
         other = next((item for item in others if not same(value, item)), None)
         both = (value,) if other is None else (value, other)
-        command = f"xcfg run experiment.json --rollout {self.rollout} --training {self.training} --axis {path}"
-        return ConfirmingCase(path=path, values=both, command=command)
+        return ConfirmingCase(path=path, values=both, command=f"{self.command} --axis {path}")
 
 
 def same(first: Value, second: Value) -> bool:

@@ -15,13 +15,20 @@ _ORDER = {verdict: index for index, verdict in enumerate(Verdict)}
 
 
 def check_sides(
-    rollout: SideArguments, training: SideArguments, *, platform: str, knobs: Mapping[str, KnobDefinition]
+    rollout: SideArguments,
+    training: SideArguments,
+    *,
+    platform: str,
+    knobs: Mapping[str, KnobDefinition],
+    command: str = "xcfg run experiment.json",
 ) -> ArgumentCheck:
-    """Return what is known on `platform` (cpu or cuda), gravest first; `knobs`: those that an experiment may name.
+    """Return what is known on `platform` (cpu or cuda), gravest first.
+
+    knobs: those that an experiment may name. command: how one is run for this pair, to which a case adds its axis.
 
     Every argument and every word that was given is in at least one finding.
     """
-    place = Place(platform=platform, rollout=rollout.runtime, training=training.runtime, knobs=knobs)
+    place = Place(platform=platform, command=command, knobs=knobs)
     found: list[Finding] = []
     for side in (rollout, training):
         for setting in side.settings:

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from xcfg.arguments import SideArguments, check_sides, understand
 from xcfg.arguments.check import has_traps
 from xcfg.config.engine_arguments import read_arguments
-from xcfg.errors import PluginError, UsageError
+from xcfg.errors import PluginError, UsageError, XcfgError
 from xcfg.plugin import known
 from xcfg.plugin._compat import core_version, installed_version, unmet
-from xcfg.plugin._resolve import resolve
+from xcfg.plugin._resolve import describe, resolve
 from xcfg.plugin.manager import PluginManager, Provided
 from xcfg.runtime.installed import clashes, engines
 from xcfg.runtime.machine import device_kinds, read_machine, variables
@@ -131,7 +131,12 @@ def _check(manager: PluginManager, options: DoctorOptions, here: tuple[str, ...]
     rollout = _side(manager, "rollout", options.rollout, options.rollout_args)
     training = _side(manager, "training", options.training, options.training_args)
     platform = options.platform or here[-1]
-    return check_sides(rollout, training, platform=platform, knobs=manager.knobs())
+    command = f"xcfg run experiment.json --rollout {rollout.runtime} --training {training.runtime}"
+    devices = {item.record.name: item.record.devices for item in manager.runtimes()}
+    for side in (rollout, training):
+        if platform != "cpu" and platform in devices.get(side.runtime, ()):
+            command += f" --{side.side}-devices {platform}:0"
+    return check_sides(rollout, training, platform=platform, knobs=manager.knobs(), command=command)
 
 
 def _side(manager: PluginManager, side: str, name: str, text: str | None) -> SideArguments:
@@ -157,7 +162,12 @@ def _table(manager: PluginManager, name: str, side: str) -> ArgumentTable:
             f"the runtime {name!r} has no table of arguments",
             hint="Its package may declare one: RuntimeDescriptor.arguments.",
         )
-    table = resolve(record.arguments, owner=provided.plugin)()
+    try:
+        table = resolve(record.arguments, owner=provided.plugin)()
+    except XcfgError:
+        raise
+    except Exception as error:
+        raise PluginError(f"{record.arguments!r} of plugin {provided.plugin!r} raised {describe(error)}") from error
     if not isinstance(table, ArgumentTable):
         raise PluginError(f"{record.arguments!r} returned {type(table).__name__}, not ArgumentTable")
     return table
