@@ -222,6 +222,7 @@ def test_everything_given_is_in_a_finding():
     ("settings", "told"),
     [
         ({"kv": True}, "has no value"),
+        ({"kv": ["fp8", "org/model"]}, "takes one value"),
         ({"eager": "maybe"}, "is a switch"),
         ({"eager": 3}, "is a switch"),
         ({"eager": [True]}, "is a switch"),

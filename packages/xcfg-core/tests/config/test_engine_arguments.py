@@ -30,6 +30,7 @@ def read(text):
         ("--cuda-graph-sizes 1 2 4", {"cuda-graph-sizes": [1, 2, 4]}),
         ("VLLM_USE_V2_MODEL_RUNNER=1 --dtype half", {"VLLM_USE_V2_MODEL_RUNNER": "1", "dtype": "half"}),
         ("--tail ''", {"tail": ""}),
+        (f"--seed {2**53} --low {2**53 - 1}", {"seed": str(2**53), "low": 2**53 - 1}),
     ],
 )
 def test_a_command_line_is_flags_and_values(text, settings):

@@ -113,10 +113,15 @@ def _value(side: str, name: str, raw: Any, argument: EngineArgument) -> Value:
     if raw is True and not any(isinstance(value, bool) for value in argument.values.values()):
         known = ", ".join(argument.values) or "a value"
         raise UsageError(f"{side}: --{name} has no value", hint=f"It takes {known}.")
-    spelled = str(raw).lower() if isinstance(raw, (str, bool)) else codec.canonical_json(raw).decode()
+    text = str(raw).lower() if isinstance(raw, (str, bool)) else codec.canonical_json(raw).decode()
     for spelling, meant in argument.values.items():
-        if spelled == spelling.lower():
+        if text == spelling.lower():
             return meant
+    if isinstance(raw, list) and not any(spelling.startswith("[") for spelling in argument.values):
+        raise UsageError(
+            f"{side}: --{name} takes one value and was given {text}",
+            hint="A program and a model stand before the first option.",
+        )
     return _scalar(raw)
 
 

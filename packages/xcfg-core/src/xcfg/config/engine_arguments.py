@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from xcfg.config.options import parse_command_line
+from xcfg.config.scan import MAX_INTEGER
 from xcfg.errors import ConfigError
 from xcfg.schema.codec import MAX_DEPTH, parse_strict, read_file
 
@@ -110,7 +111,7 @@ def _yaml(data: bytes, name: str) -> Any:
 
 
 def _plain(node: Any, source: str, depth: int = 0) -> Any:
-    """Return values as JSON has them: a key is text; a date, bytes or a number that is not finite are their text."""
+    """Return values as JSON has them: a key is text; dates, bytes and numbers that JSON cannot carry are text."""
     if depth > MAX_DEPTH:
         raise ConfigError("nested too deeply", source=source, hint=f"At most {MAX_DEPTH} levels.")
     if isinstance(node, dict):
@@ -120,7 +121,11 @@ def _plain(node: Any, source: str, depth: int = 0) -> Any:
         return found
     if isinstance(node, (list, tuple)):
         return type(node)(_plain(item, source, depth + 1) for item in node)
-    if node is None or isinstance(node, (bool, int)) or (isinstance(node, float) and math.isfinite(node)):
+    if node is None or isinstance(node, bool):
+        return node
+    if isinstance(node, int) and -MAX_INTEGER <= node <= MAX_INTEGER:
+        return node
+    if isinstance(node, float) and math.isfinite(node):
         return node
     return _text(node, source)
 
