@@ -12,6 +12,8 @@ from __future__ import annotations
 import difflib
 import inspect
 import re
+import shlex
+import subprocess
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -231,6 +233,22 @@ def doctor_records() -> str:
     return "\n".join(struct(kind) for kind in kinds)
 
 
+EXAMPLE = {
+    "--rollout-args": "vllm serve my/model --kv-cache-dtype fp8 --tensor-parallel-size 2"
+    " --attention-backend TRITON_ATTN",
+    "--training-args": "--bf16 --deterministic-mode --log-level debug",
+}
+
+
+def doctor_example() -> str:
+    """Return a call of `xcfg doctor` with what it prints."""
+    words = ["doctor", "--platform", "cpu", *(word for pair in EXAMPLE.items() for word in pair)]
+    done = subprocess.run([sys.executable, "-m", "xcfg", *words], capture_output=True, text=True, check=False)
+    call = shlex.join(["xcfg", *words]).replace(" --training-args", " \\\n  --training-args")
+    call = call.replace(" --rollout-args", " \\\n  --rollout-args")
+    return f"```bash\n{call}\n```\n\n```text\n{done.stdout.rstrip()}\n```\n"
+
+
 def experiment_v1() -> str:
     """Return the fields of a v1 file."""
     return "\n".join(
@@ -344,6 +362,7 @@ GENERATORS: dict[str, Callable[[], str]] = {
     for item in (
         command_pages,
         contract_table,
+        doctor_example,
         doctor_records,
         dump_columns,
         engine_arguments,

@@ -57,7 +57,7 @@ def findings_of(side: SideArguments, setting: Setting, place: Place) -> list[Fin
     """Return at least one finding about `setting`."""
     if setting.argument is None:
         hint = nearest(setting.flag, side.table)
-        happens = f"not in the table of the runtime {side.runtime!r}. {hint}".strip()
+        happens = f"not in the table of the runtime {side.runtime!r}" + (f". {hint}" if hint else "")
         return [_finding(side, setting, Verdict.UNKNOWN, happens)]
     found = [
         _trap_finding(side, setting, trap, place) for trap in side.table.traps if _holds(trap, side, setting, place)
