@@ -55,6 +55,9 @@ CPU_TRAPS = [
     ("--enable-sleep-mode", None, "enable-sleep-mode", "ignored"),
     ("VLLM_CPU_SGL_KERNEL=1", None, "VLLM_CPU_SGL_KERNEL", "unobservable"),
     ("--no-enforce-eager", None, "enforce-eager", "trap"),
+    ("VLLM_CPU_CI_ENV=1 --no-enforce-eager", None, "VLLM_CPU_CI_ENV", "trap"),
+    ("VLLM_PLUGINS=other", None, "VLLM_PLUGINS", "trap"),
+    ("--distributed-executor-backend mp", None, "distributed-executor-backend", "no_effect"),
     ("--kv-cache-dtype fp8", "", "kv-cache-dtype", "one_sided"),
     ("--kv-cache-dtype fp8", None, "kv-cache-dtype", "applied"),
     ("--max-num-batched-tokens 16", None, "max-num-batched-tokens", "no_effect"),
@@ -62,6 +65,7 @@ CPU_TRAPS = [
     ("--dtype bfloat16", "", "dtype", "one_sided"),
     ("--dtype bfloat16", "--fp16", "dtype", "unequal"),
     (None, "--attention-backend flash", "attention-backend", "ignored"),
+    (None, "--attention-backend auto", "attention-backend", "not_run"),
     (None, "--fp8-format hybrid", "fp8-format", "ignored"),
     (None, "--sequence-parallel", "sequence-parallel", "refused"),
     (None, "--context-parallel-size 2", "context-parallel-size", "refused"),
@@ -81,13 +85,14 @@ CPU_TRAPS = [
 
 @pytest.mark.parametrize(("rollout", "training", "flag", "expected"), CPU_TRAPS)
 def test_a_measured_trap_is_named(doctor, rollout, training, flag, expected):
-    """Failing means that somebody is not warned of what cost us a run to find out."""
+    """Failing means that somebody is not warned of what cost a run to find out, or cannot check the warning."""
     code, document = doctor(rollout, training, "--platform", "cpu")
     found = classes(document, flag)
     assert expected in found, document["arguments"]["findings"]
     counted = {"ignored", "refused", "trap", "one_sided", "unequal", "unobservable"}
-    every = {item["verdict"] for item in document["arguments"]["findings"]}
-    assert code == document["exit_code"] == (1 if every & counted else 0)
+    grave = [item for item in document["arguments"]["findings"] if item["verdict"] in counted]
+    assert code == document["exit_code"] == (1 if grave else 0)
+    assert all(item["case"] or item["confirm"] for item in grave), grave
 
 
 @pytest.mark.parametrize(
@@ -136,15 +141,6 @@ def test_a_gpu_shows_no_cpu_figure_as_its_own(doctor):
     )
     assert {item["verdict"] for item in document["arguments"]["findings"]} == {"not_run"}
     assert all(not item["effects"] and not item["measured"] for item in document["arguments"]["findings"])
-
-
-def test_each_counted_finding_says_how_to_see_it(doctor):
-    """Failing means that a warning cannot be checked by the one who gets it."""
-    for rollout, training, _, _ in CPU_TRAPS:
-        _, document = doctor(rollout, training, "--platform", "cpu")
-        for item in document["arguments"]["findings"]:
-            if item["verdict"] in ("ignored", "refused", "trap", "one_sided", "unequal", "unobservable"):
-                assert item["case"] or item["confirm"], item
 
 
 def test_a_case_that_doctor_names_can_be_planned(doctor, tmp_path, capsys):
