@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from xcfg.arguments import check_sides, understand
+from xcfg.arguments import SideArguments, check_sides, understand
+from xcfg.arguments.alone import same
 from xcfg.arguments.check import has_traps
 from xcfg.errors import UsageError
 from xcfg.schema.arguments import ArgumentRow, ArgumentTable, Condition, Effect, EngineArgument, Outcome, Trap
@@ -236,3 +237,30 @@ def test_a_value_that_cannot_be_meant_is_refused(settings, told):
 
 def test_two_spellings_with_one_value_are_one_argument():
     assert verdicts(check({"kv": "fp8", "cache-format": "fp8"})) == [("cache-format", "applied"), ("kv", "applied")]
+
+
+def test_words_that_are_no_option_are_listed():
+    """Failing means that a model name, or a value that slipped from its option, is dropped without a word."""
+    rollout = SideArguments("rollout", "engine", ROLLOUT, words=("serve", "org/model"))
+    found = check_sides(rollout, SideArguments("training", "trainer", TRAINING), platform="cpu", knobs=KNOBS)
+    assert [(item.flag, item.verdict.value) for item in found.findings] == [
+        ("serve", "unknown"),
+        ("org/model", "unknown"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "equal"),
+    [
+        (True, 1, False),
+        (0, False, False),
+        (True, True, True),
+        (1, 1.0, True),
+        ("1", 1, False),
+        (None, None, True),
+        (None, False, False),
+    ],
+)
+def test_values_are_equal_by_kind(first, second, equal):
+    """Failing means that a switch is taken for a number, so that `1` rank fires the trap of a switch."""
+    assert same(first, second) is equal
