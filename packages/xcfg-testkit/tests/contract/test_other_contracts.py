@@ -94,7 +94,33 @@ def xcfg_knobs():
 def xcfg_operator_backends():
     return (backend("a"), backend("b"))
 """
+WITH_TABLE = (
+    GOOD_PLUGIN
+    + """
+from xcfg.schema.arguments import ArgumentTable, Condition, EngineArgument, Outcome, Trap
+from xcfg.schema.runtime import RuntimeDescriptor
+
+@hookimpl
+def xcfg_runtimes():
+    fields = {"adapter": "json:dumps", "placement": "json:dumps", "arguments": f"{__name__}:table"}
+    return (RuntimeDescriptor(name="r", summary="s", arms={}, **fields),)
+
+def table():
+    when = (Condition(flag="block-size"),)
+    return ArgumentTable(
+        arguments=(EngineArgument(flags=("block-size", "X_Y")),),
+        traps=(Trap(name="t", when=when, outcome=Outcome.TRAP, happens="it bites", source="seen"),),
+    )
+"""
+)
 PLUGINS = {
+    "test_argument_tables_hold_together": WITH_TABLE.replace("    when =", "    import torch\n    when ="),
+    "test_argument_tables_hold_together_2": WITH_TABLE.replace('"X_Y"', '"block-size"'),
+    "test_argument_tables_hold_together_3": WITH_TABLE.replace('"X_Y"', '"block_sizes"'),
+    "test_argument_tables_hold_together_4": WITH_TABLE.replace('flag="block-size"', 'flag="never"'),
+    "test_argument_tables_hold_together_5": WITH_TABLE.replace("when=when", "when=()"),
+    "test_argument_tables_hold_together_6": WITH_TABLE.replace('source="seen"', 'source=""'),
+    "test_argument_tables_hold_together_7": WITH_TABLE.replace("return ArgumentTable(", "return dict("),
     "test_it_is_light": "import torch" + GOOD_PLUGIN,
     "test_hooks_are_known": GOOD_PLUGIN + "\n@hookimpl\ndef xcfg_knob():\n    return ()\n",
     "test_hooks_are_known_2": GOOD_PLUGIN + "\ndef xcfg_runtimes():\n    return ()\n",
@@ -115,12 +141,13 @@ def test_plugins(outcomes, failed, pytester, monkeypatch):
     monkeypatch.syspath_prepend(str(pytester.path))
     monkeypatch.setenv("PYTHONPATH", str(pytester.path))
     source = "from xcfg_testkit import PluginContract\n\n"
-    for name, text in {"good": GOOD_PLUGIN, **PLUGINS}.items():
+    for name, text in {"good": GOOD_PLUGIN, "table": WITH_TABLE, **PLUGINS}.items():
         (pytester.path / f"inner_{name}.py").write_text(textwrap.dedent(text))
         source += f"class Test_{name}(PluginContract):\n    module = 'inner_{name}'\n\n"
     source += "class TestEntry(PluginContract):\n    module = 'inner_good'\n    entry_point = 'ops-logp'\n"
     found = outcomes(source)
     assert failed(found["Test_good"]) == set()
+    assert failed(found["Test_table"]) == set()
     assert failed(found["TestEntry"]) == {"test_the_entry_point"}
     for name in PLUGINS:
         assert name.rstrip("_0123456789") in failed(found[f"Test_{name}"]), name

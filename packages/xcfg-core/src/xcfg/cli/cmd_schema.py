@@ -8,7 +8,7 @@ import click
 
 from xcfg.cli._output import Session, common_options, emit, pass_session
 from xcfg.errors import UnknownNameError, did_you_mean
-from xcfg.schema import analysis, attempt, codec, experiment, identity, kept, plan, result, summary, worker
+from xcfg.schema import analysis, attempt, codec, doctor, experiment, identity, kept, plan, result, summary, worker
 from xcfg.schema._base import Record
 
 SCHEMAS = "xcfg.schemas.v1"
@@ -44,6 +44,7 @@ def documents() -> dict[str, tuple[str, Any]]:
         "plan": (plan.PLAN_SCHEMA, summary.PlanSummary),
         "run_summary": (summary.RUN_SUMMARY, summary.RunSummary),
         "analysis": (analysis.ANALYSIS, analysis.Analysis),
+        "doctor": (doctor.DOCTOR, doctor.DoctorSummary),
         "verify": (summary.VERIFY, summary.VerifySummary),
         "error": (summary.ERROR, summary.ErrorSummary),
         "schemas": (SCHEMAS, SchemasSummary),

@@ -67,7 +67,13 @@ OPERATORS = Kind(
     ("factory",),
 )
 RUNTIMES = Kind(
-    "xcfg_runtimes", "runtime", "runtimes", RuntimeDescriptor, _named, ("adapter", "placement"), ("adapter",)
+    "xcfg_runtimes",
+    "runtime",
+    "runtimes",
+    RuntimeDescriptor,
+    _named,
+    ("adapter", "placement", "arguments"),
+    ("adapter", "arguments"),
 )
 CHECKPOINTS = Kind("xcfg_checkpoints", "checkpoint", "checkpoints", CheckpointDescriptor, _named, ("factory",))
 MATRICES = Kind(

@@ -22,6 +22,15 @@ class Capability(Record):
     note: str = ""
 
 
+class Incompatible(Record):
+    """Two requirements that no environment can hold at once. reason: why; source: where that was found."""
+
+    package: str
+    other: str
+    reason: str
+    source: str = ""
+
+
 class RuntimeDescriptor(Record):
     """One runtime, as its plugin declares it.
 
@@ -33,6 +42,8 @@ class RuntimeDescriptor(Record):
     requires: requirement strings of what must be installed (`torch>=2.6`), checked from metadata.
     sources: import packages whose sources enter the scoring key. generates: can make a frozen rollout.
     synthetic: the name of a model without parameters that lives inside the runtime; for it no weights are expected.
+    arguments: `module:attr`, called without arguments for the ArgumentTable of the engine; light, imports no engine.
+    incompatible: what the engine cannot share an environment with.
     """
 
     name: str
@@ -52,6 +63,8 @@ class RuntimeDescriptor(Record):
     synthetic: str = ""
     status: str = "available"
     missing: str = ""
+    arguments: str = ""
+    incompatible: tuple[Incompatible, ...] = ()
 
 
 class CheckpointDescriptor(Record):

@@ -22,6 +22,7 @@ from xcfg.plugin import (
     spec,
 )
 from xcfg.plugin.operators import load_factory, split_factory
+from xcfg.schema.arguments import ArgumentTable
 from xcfg.schema.codec import decode_json, pretty_json
 from xcfg.schema.knobs import KnobDefinition
 from xcfg.schema.operators import OperatorBackendDescriptor
@@ -74,6 +75,31 @@ class PluginContract(Contract):
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         assert not done.stdout.strip(), f"importing {self.module} also imports {done.stdout.strip()}"
+
+    def test_argument_tables_hold_together(self) -> None:
+        """Failing means that `xcfg doctor` starts an engine to read a table, or reads a trap that can never fire."""
+        for _, record in self.records():
+            reference = getattr(record, "arguments", "")
+            if not reference:
+                continue
+            module, _, attribute = reference.partition(":")
+            code = f"import sys; from {module} import {attribute} as table; table(); "
+            code += f"print(*[name for name in {HEAVY!r} if name in sys.modules])"
+            done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+            assert done.returncode == 0, done.stderr
+            assert not done.stdout.strip(), f"reading {reference} also imports {done.stdout.strip()}"
+            table = getattr(importlib.import_module(module), attribute)()
+            assert isinstance(table, ArgumentTable), f"{reference} returned {type(table).__name__}"
+            flags = [flag for argument in table.arguments for flag in argument.flags]
+            assert len(flags) == len(set(flags)), "one spelling stands for two arguments"
+            odd = [flag for flag in flags if flag.startswith("-") or ("_" in flag and not flag.isupper())]
+            assert not odd, f"{odd}: no leading dashes, hyphens for underscores"
+            for trap in table.traps:
+                assert trap.when, f"the trap {trap.name!r} waits for nothing"
+                unknown = {condition.flag for condition in trap.when} - set(flags)
+                assert not unknown, f"the trap {trap.name!r} waits for {unknown}"
+                assert trap.happens, f"the trap {trap.name!r} does not say what happens"
+                assert trap.source, f"the trap {trap.name!r} does not say where it was seen"
 
     def test_hooks_are_known(self) -> None:
         """Failing means a misspelt hook, or one with other arguments, that would never be called."""

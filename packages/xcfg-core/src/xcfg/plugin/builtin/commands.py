@@ -25,6 +25,11 @@ CORE_COMMANDS = (
         factory="xcfg.cli.cmd_verify:verify",
     ),
     CommandProvider(
+        name="doctor",
+        summary="Say what is usable here, and which engine arguments are traps.",
+        factory="xcfg.cli.cmd_doctor:doctor",
+    ),
+    CommandProvider(
         name="plugins",
         summary="List plugins and say what is wrong with them.",
         factory="xcfg.cli.cmd_plugins:plugins",
