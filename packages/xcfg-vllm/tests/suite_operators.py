@@ -63,9 +63,9 @@ def test_counters_are_those_of_the_score(scored, swapped, rollout):
 
 def test_an_operator_that_is_in_place_and_never_called_is_not_applied(swapped, rollout, monkeypatch):
     """Failing means that a registered operator passes for one that ran."""
-    from xcfg_vllm import inject
+    from xcfg_vllm.inject import registry
 
-    rotary = inject.ACTIVE["rotary"]
+    rotary = registry.ACTIVE["rotary"]
     monkeypatch.setattr(type(rotary), "__call__", lambda self, *items, **named: self.function(*items, **named))
     report, _ = swapped.adapter.score(ScoreRequest(id="quiet", arm="rollout_prefill"), rollout)
     status = {item.path: item for item in report.applications}

@@ -14,12 +14,12 @@ from xcfg.identity.rollout import Rollout
 from xcfg.plugin.protocols import RankContext
 from xcfg.schema.worker import BuildReport, ScoreRequest, WeightReport, WorkerSpec
 
-from xcfg_vllm import inject
 from xcfg_vllm.build import Engine, build_engine
 from xcfg_vllm.capabilities import LAYERS, NATIVE
 from xcfg_vllm.force import NATIVE as NATIVE_REPLAY
 from xcfg_vllm.force import PROCESSOR, SAMPLER
 from xcfg_vllm.generate import run_generate
+from xcfg_vllm.inject import registry
 from xcfg_vllm.knobs import FAILED_RELOAD, REQUEST_KNOBS, Window, applications
 from xcfg_vllm.score import Score, run_score
 
@@ -52,7 +52,7 @@ class VllmAdapter:
         """
         started = time.perf_counter()
         injected = {name: item for name, item in spec.operators.items() if item.backend_id not in OWN}
-        os.environ[inject.ENVIRONMENT] = inject.environment(injected)
+        os.environ[registry.ENVIRONMENT] = registry.environment(injected)
         self._spec = spec
         self._engine = build_engine(spec)
         engine = self._engine

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from xcfg_vllm import inject
+from xcfg_vllm.inject import registry
 
 
 class WorkerExtension:
@@ -25,7 +25,7 @@ class WorkerExtension:
         if not hasattr(self, "_xcfg_recorder"):
             self._xcfg_watch()
         self._xcfg_recorder.take()
-        inject.reset()
+        registry.reset()
         return True
 
     def _xcfg_watch(self) -> None:
@@ -42,7 +42,7 @@ class WorkerExtension:
 
     def xcfg_taken(self) -> dict[str, Any]:
         """Return what entered, and how often each operator was called, since xcfg_begin."""
-        return {**self._xcfg_recorder.take(), "operators": inject.counts()}
+        return {**self._xcfg_recorder.take(), "operators": registry.counts()}
 
     def xcfg_facts(self) -> dict[str, Any]:
         """Return what this rank is made of: types, dtypes, shapes, groups."""

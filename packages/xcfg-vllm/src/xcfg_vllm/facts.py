@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from xcfg_vllm import inject
+from xcfg_vllm.inject import registry
 
 VARIABLES = ("VLLM_", "NCCL_", "CUBLAS_", "TORCH_", "OMP_", "MKL_")
 BATCH_INVARIANT = (
@@ -72,7 +72,7 @@ def read_facts(rank: int, runner: Any, config: Any) -> dict[str, Any]:
         "logprob_sources": sorted({_source(item) for item in logprob_functions(runner)}),
         "vocabulary": {} if embedding is None else _vocabulary(embedding),
         "layers": layer_types(modules),
-        "operators": {name: str(item["backend"]) for name, item in inject.counts().items()},
+        "operators": {name: str(item["backend"]) for name, item in registry.counts().items()},
         "plugins": os.environ.get("VLLM_PLUGINS"),
         "batch_invariant": batch_invariant(),
         "custom_all_reduce": custom_all_reduce(group),
