@@ -16,6 +16,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,8 @@ OPERATORS = {
     "rotary": "torch.rotary_float32",
     "attention": "torch.attention_float32",
 }
+Plan = tuple[str, dict[str, str], str, int]
+"""(name, operators of the rollout, model runner, repeats)."""
 PROMPTS, TOKENS, BATCH = 16, 64, 8
 
 
@@ -100,18 +103,28 @@ def experiment(work: Path, name: str, *, operators: dict[str, str], runner: str,
                 "identity": {"rollout": {"path": str(work / "rollout"), "sha256": identity["sha256"]}},
                 "baseline": {
                     "batch": {"size": BATCH},
-                    "rollout": {"dtype": "bfloat16"},
+                    "rollout": {"dtype": "bfloat16", "model_runner": runner},
                     "training": {"compute_dtype": "bfloat16", "attention_backend": "model_default"},
                 },
                 "operators": {name: {"rollout": backend} for name, backend in operators.items()},
                 "interventions": [],
                 "controls": {"repeats": repeats, "reference": False},
-                "runtime_options": {"rollout": {"model_runner": runner}},
+                "runtime_options": {"rollout": {"kv_cache_gib": 8, "gpu_memory_utilization": 0.2}},
             },
             indent=2,
         )
     )
     return file
+
+
+def measure(work: Path, plan: Plan, device: str, training: str) -> tuple[int, str]:
+    """Run one experiment; return exit code and document."""
+    name, operators, runner, repeats = plan
+    file = experiment(work, name, operators=operators, runner=runner, repeats=repeats)
+    sides = ("--rollout", "vllm", "--training", training)
+    devices = ("--rollout-devices", device, "--training-devices", device)
+    words = ("run", str(file), *sides, *devices, "--output-root", str(work / "runs" / name), "--json")
+    return xcfg(*words, log=work / f"{name}.log")
 
 
 def evidence(root: Path) -> Iterator[tuple[str, dict[str, Any], list[dict[str, Any]]]]:
@@ -199,14 +212,11 @@ def main() -> int:
     runners = ("v2", "v1") if device.startswith("cuda") else ("v1",)
     plans = [(f"stock-{runners[0]}", {}, runners[0], 1)]
     plans += [(f"operators-{runner}", OPERATORS, runner, 0) for runner in runners]
-    for name, operators, runner, repeats in plans:
-        file = experiment(work, name, operators=operators, runner=runner, repeats=repeats)
-        sides = ("--rollout", "vllm", "--training", arguments.training)
-        devices = ("--rollout-devices", device, "--training-devices", device)
-        root = work / "runs" / name
-        code, text = xcfg("run", str(file), *sides, *devices, "--output-root", str(root), "--json", log=log)
+    with ThreadPoolExecutor(len(plans) if device.startswith("cuda") else 1) as side_by_side:
+        finished = list(side_by_side.map(lambda plan: measure(work, plan, device, arguments.training), plans))
+    for (name, operators, runner, _), (code, text) in zip(plans, finished, strict=True):
         if code in (0, 1, 3):
-            examine(report, root, name, json.loads(text), runner, bool(operators))
+            examine(report, work / "runs" / name, name, json.loads(text), runner, bool(operators))
         else:
             report.check(f"{name}: runs", False, f"exit {code}: {text[:300]}")
     seconds = time.perf_counter() - started

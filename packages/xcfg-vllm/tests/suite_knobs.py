@@ -71,7 +71,7 @@ def test_what_a_prefix_cache_brings_is_attested_by_who_filled_it(live, checkpoin
 
 
 def test_cached_prompt_log_probabilities_are_no_numbers(live, checkpoint, shared_prompt, formula, tmp_path):
-    """Failing means that the 0.0 which vLLM returns for cached prompt tokens could enter a comparison."""
+    """Failing means that what vLLM leaves in memory for cached prompt tokens could enter a comparison."""
     changed = {"rollout__enable_prefix_caching": True, "rollout__block_size": 32, "batch__size": 1}
     options = {"prompts_read_cache": True}
     with live(checkpoint, shared_prompt, tmp_path, options=options, **changed) as engine:
@@ -80,6 +80,8 @@ def test_cached_prompt_log_probabilities_are_no_numbers(live, checkpoint, shared
         assert report.counters["cached_tokens"] >= 2 * 64
         values, exact = columns["selected_logprob"].numpy(), formula(checkpoint, shared_prompt)
         scored = ~np.isnan(values)
+        unscored = [np.isnan(values[shared_prompt.span(item)]).sum() for item in range(3)]
+        assert unscored == [70, 70, 70], "64 cached tokens, and the rest of the prompt, which is not active"
         assert scored.any() and np.abs(values[scored] - exact[scored]).max() < 2e-5
         assert not (values[shared_prompt.active] == 0.0).any()
 

@@ -25,17 +25,17 @@ class VllmOptions(Input, frozen=True):
     """Hashed into the case id and reported in the provenance.
 
     max_model_len: positions that the engine provides for; null: the longest sequence of the rollout and one more.
-    kv_cache_gib: memory for keys and values on a CPU, in whole GiB per rank.
+    kv_cache_gib: memory for keys and values, in whole GiB per rank; null: 1 on a CPU, what vLLM finds free on a GPU.
     gpu_memory_utilization: share of a GPU's memory that the engine may take.
     threads: OpenMP threads per rank on a CPU; null: cores divided by ranks.
     async_scheduling: prepare the next step while this one runs; forced replay through a logits processor needs false.
-    prompts_read_cache: let prefill requests read a prefix cache; vLLM returns 0.0 for the tokens it brings, and xcfg
-    takes such a token as not scored.
+    prompts_read_cache: let prefill requests read a prefix cache; vLLM returns what lay in memory, often 0.0, for the
+    tokens it brings, and xcfg takes such a token as not scored.
     environment: variables of the engine's processes, of the names VLLM_*, NCCL_*, CUBLAS_*, TORCH_* and CUDA_*.
     """
 
     max_model_len: int | None = None
-    kv_cache_gib: int = 1
+    kv_cache_gib: int | None = None
     gpu_memory_utilization: float = 0.6
     threads: int | None = None
     async_scheduling: bool = False

@@ -45,7 +45,7 @@ def _environment(options: VllmOptions, world: int, on_cuda: bool) -> dict[str, s
     if not on_cuda:
         threads = str(options.threads or max(1, _cores() // world))
         env |= {
-            "VLLM_CPU_KVCACHE_SPACE": str(options.kv_cache_gib),
+            "VLLM_CPU_KVCACHE_SPACE": str(options.kv_cache_gib or 1),
             "VLLM_CPU_OMP_THREADS_BIND": "nobind",
             "OMP_NUM_THREADS": threads,
             "MKL_NUM_THREADS": threads,

@@ -56,7 +56,8 @@ def prefill(engine: Engine, rollout: Rollout, order: Sequence[int]) -> list[Answ
         flat = output.prompt_logprobs
         picked, values = selected(flat, tokens[1:], skip=1, sequence=sequence)
         cached = int(output.num_cached_tokens or 0)
-        values[: max(0, cached - 1)] = np.nan  # vLLM fills in 0.0 for what it did not compute
+        unscored = slice(0, cached)  # vLLM leaves what lay in memory, often 0.0, where a cache spared it the logits
+        values[unscored], picked[unscored] = np.nan, tokens[1:][unscored]
         answers.append(Answer(sequence, str(output.request_id), 1, picked, values, cached))
     return answers
 
