@@ -138,8 +138,9 @@ def test_cached_prompt_log_probabilities_end_their_arm(prompts, tmp_path):
     file = experiment(tmp_path / "cached.json", rollout, knobs=knobs, options={"prompts_read_cache": True})
     case = run(file, tmp_path / "runs")["baseline"]
     assert case["edges"]["decode_vs_recorded"]["max_abs"] == 0, "a cache that is attested is no fault"
+    comparison = json.loads(next((tmp_path / "runs").glob("**/comparison.json")).read_text())
     for name in ("training_vs_rollout_prefill", "rollout_prefill_vs_decode"):
-        edge = case["edges"][name]
+        edge = comparison["edges"][name]
         assert (edge["status"], edge["mean_abs"]) == ("INVALID_ARTIFACT", None), edge
 
 
