@@ -1,4 +1,4 @@
-"""Builds and scores real engines, in a process of its own: `python driver.py RANK WORLD FOLDER`.
+"""Builds and scores real engines, in a process of its own: `python mcore_driver.py RANK WORLD FOLDER`.
 
 FOLDER/jobs.json lists what to build, one after the other; the answers are FOLDER/NAME-RANK.json and .pt. An engine sets
 up its process and cannot undo all of it, so that tests start this instead of building one.
@@ -70,6 +70,8 @@ def one(job: dict[str, Any], rank: int, world: int, folder: Path) -> tuple[dict[
     began = time.perf_counter()
     try:
         build = adapter.build(spec, context)
+        if job.get("float64"):
+            return {"seconds": time.perf_counter() - began}, exact(adapter.engine, job)
         report, columns = adapter.score(
             ScoreRequest(id="r", arm="training", knobs=knobs), read_rollout(Path(job["rollout"]))
         )
@@ -79,6 +81,27 @@ def one(job: dict[str, Any], rank: int, world: int, folder: Path) -> tuple[dict[
     finally:
         adapter.close()
     return {"build": plain(build), "report": plain(report), "seconds": time.perf_counter() - began}, columns
+
+
+def exact(engine: Any, job: dict[str, Any]) -> dict[str, torch.Tensor]:
+    """Widen the live model to float64, load the checkpoint again, score with a float64 log-softmax of its logits."""
+    from xcfg_megatron.load import load
+
+    rollout = read_rollout(Path(job["rollout"]))
+    engine.model.double()
+    load(engine.model, engine.pieces, Path(job["checkpoint"]), engine.ranks)
+    found = torch.full((len(rollout.token_ids),), torch.nan, dtype=torch.float64)
+    for sequence in range(rollout.sequence_count):
+        span = rollout.span(sequence)
+        ids = torch.from_numpy(rollout.token_ids[span].astype("int64"))[None]
+        width = ids.shape[1]
+        mask = torch.ones(1, 1, width, width, dtype=torch.bool).triu(1)
+        with torch.no_grad():
+            logits = engine.model(ids, torch.arange(width)[None], mask)[0, :-1, : engine.shape.vocab]
+        assert logits.dtype == torch.float64, logits.dtype
+        chosen = logits.log_softmax(-1).gather(-1, ids[0, 1:, None])[:, 0]
+        found[span.start + 1 : span.stop] = chosen
+    return {"selected_logprob": found, "active": torch.from_numpy(rollout.active.copy())}
 
 
 @dataclass
@@ -124,9 +147,9 @@ class Lab:
         env = {**os.environ, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
         ranks = []
         for rank in range(world):
-            log = (folder / f"log-{rank}").open("wb")
             command = [sys.executable, "-W", "ignore", __file__, str(rank), str(world), str(folder)]
-            ranks.append(subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=env))
+            with (folder / f"log-{rank}").open("wb") as log:
+                ranks.append(subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=env))
         try:
             codes = [rank.wait(timeout) for rank in ranks]
         finally:
