@@ -40,7 +40,9 @@ def write_checkpoint(folder: Path, kind: str, vocabulary: int, *, tied: bool) ->
     return folder
 
 
-def random_rollout(vocabulary: int, lengths: tuple[int, ...] = (17, 9, 23, 12), prompt: int = 4) -> Rollout:
+def random_rollout(
+    vocabulary: int, lengths: tuple[int, ...] = (17, 9, 23, 12), prompt: int = 4, uri: str = "builtin:test"
+) -> Rollout:
     """Return sequences of random ids; all tokens after the prompt are active."""
     ids = np.random.default_rng(0).integers(0, vocabulary, sum(lengths))
     positions = np.concatenate([np.arange(length) for length in lengths])
@@ -56,5 +58,5 @@ def random_rollout(vocabulary: int, lengths: tuple[int, ...] = (17, 9, 23, 12), 
             "segment": active.astype(np.int8),
             "weight_version": np.zeros(len(ids), dtype=np.int32),
         },
-        checkpoint=CheckpointRef(uri="builtin:test"),
+        checkpoint=CheckpointRef(uri=uri),
     )

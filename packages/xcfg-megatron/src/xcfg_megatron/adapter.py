@@ -14,7 +14,7 @@ from xcfg.schema.worker import BuildReport, ScoreReport, ScoreRequest, WorkerSpe
 
 from xcfg_megatron.build import build_engine
 from xcfg_megatron.engine import Engine
-from xcfg_megatron.forward import forward, handed
+from xcfg_megatron.forward import forward, logprobs
 from xcfg_megatron.knobs import REQUEST_KNOBS, applications, compute_dtype
 from xcfg_megatron.parallel import leave
 from xcfg_megatron.readers import Layout
@@ -82,7 +82,7 @@ def _probe(engine: Engine) -> None:
     with torch.no_grad():
         _, logits = forward(engine, torch.from_numpy(wanted)[None])
         rows = logits[0, : min(2, logits.shape[1])]
-        engine.operator(handed(engine, rows, "mask"), torch.zeros(len(rows), dtype=torch.int64, device=rows.device))
+        logprobs(engine, rows, torch.zeros(len(rows), dtype=torch.int64, device=rows.device), "mask")
 
 
 def _provenance(engine: Engine) -> dict[str, Any]:

@@ -36,8 +36,8 @@ def forward(engine: Engine, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tens
     return columns, logits
 
 
-def handed(engine: Engine, rows: torch.Tensor, policy: str) -> torch.Tensor:
-    """Return the rows of logits [N, V / ranks] as the operator takes them, and note how many columns it will sum.
+def logprobs(engine: Engine, rows: torch.Tensor, selected: torch.Tensor, policy: str) -> torch.Tensor:
+    """Call the operator on rows of logits [N, V / ranks]; note over how many columns it summed.
 
     policy: `mask` hides the columns that pad the vocabulary, `include` does not. An operator that knows no shards is
     given the columns of all ranks.
@@ -48,8 +48,17 @@ def handed(engine: Engine, rows: torch.Tensor, policy: str) -> torch.Tensor:
         function.vocab = entries
     else:
         rows = _whole(engine, rows)[:, :entries]
-    engine.columns[entries] += len(rows)
-    return rows
+    found: torch.Tensor = engine.operator(rows, selected)
+    engine.columns[function.summed if isinstance(function, Sharded) else rows.shape[-1]] += len(rows)
+    return found
+
+
+def policy_seen(engine: Engine) -> str:
+    """Return what the sums since the last clear were: `mask`, `include`, or the columns that were seen."""
+    seen = set(engine.columns)
+    if seen <= {engine.shape.vocab}:
+        return "mask"
+    return "include" if seen == {engine.shape.padded} else f"sums over {sorted(seen)} columns"
 
 
 def _whole(engine: Engine, rows: torch.Tensor) -> torch.Tensor:

@@ -20,7 +20,7 @@ from xcfg.schema.worker import RankRecord, ScoreReport, ScoreRequest
 
 from xcfg_megatron.engine import Engine
 from xcfg_megatron.errors import UnsupportedRequestError
-from xcfg_megatron.forward import forward, handed
+from xcfg_megatron.forward import forward, logprobs, policy_seen
 from xcfg_megatron.knobs import applications, compute_dtype
 from xcfg_megatron.patches import ROTARY_ROWS
 from xcfg_megatron.readers import Layout
@@ -119,7 +119,7 @@ def run_score(
             "scorer": "teacher forcing",
             "batch_size": size,
             "shuffle_seed": request.shuffle_seed,
-            "vocabulary": {"policy": sheet.policy, "real": engine.shape.vocab, "padded": engine.shape.padded},
+            "vocabulary": {"policy": policy_seen(engine), "real": engine.shape.vocab, "padded": engine.shape.padded},
             "patches": engine.patches,
         },
         seconds=time.perf_counter() - started,
@@ -200,8 +200,7 @@ def _score(
         if sheet.temperature != 1.0:
             rows = rows.float() / sheet.temperature
             sheet.divided += len(inside)
-        rows = handed(engine, rows, sheet.policy)
-        sheet.values[flat] = engine.operator(rows, wanted).float().cpu().numpy()
+        sheet.values[flat] = logprobs(engine, rows, wanted, sheet.policy).float().cpu().numpy()
         sheet.selected[flat] = wanted.cpu().numpy()
         sheet.scored += len(inside)
 
