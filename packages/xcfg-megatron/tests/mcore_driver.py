@@ -66,6 +66,8 @@ def one(job: dict[str, Any], rank: int, world: int, folder: Path) -> tuple[dict[
     scratch = folder / f"scratch-{rank}"
     scratch.mkdir(exist_ok=True)
     context = RankContext(rank, world, "cpu", scratch, f"file://{folder / job['name']}.rendezvous")
+    if job.get("sabotage"):
+        SABOTAGE[job["sabotage"]](spec)
     adapter = MegatronAdapter()
     began = time.perf_counter()
     try:
@@ -81,6 +83,32 @@ def one(job: dict[str, Any], rank: int, world: int, folder: Path) -> tuple[dict[
     finally:
         adapter.close()
     return {"build": plain(build), "report": plain(report), "seconds": time.perf_counter() - began}, columns
+
+
+def spec_ignored(_: WorkerSpec) -> None:
+    """Lose the operators on their way into the layer spec, for every later job of the process."""
+    from xcfg_megatron import spec
+
+    spec._put = lambda *_, **__: None
+
+
+def slot_unplugged(_: WorkerSpec) -> None:
+    """Put Megatron's own kind of norm back into one slot of the built model, for every later job of the process."""
+    from xcfg_megatron import build
+
+    plain = build.load
+
+    def load(model: Any, *rest: Any) -> None:
+        plain(model, *rest)
+        ours = model.decoder.layers[2].input_layernorm
+        stock = torch.nn.RMSNorm(ours.weight.shape, ours.eps)
+        stock.weight = ours.weight
+        model.decoder.layers[2].input_layernorm = stock
+
+    build.load = load
+
+
+SABOTAGE = {"spec-ignored": spec_ignored, "slot-unplugged": slot_unplugged}
 
 
 def exact(engine: Any, job: dict[str, Any]) -> dict[str, torch.Tensor]:

@@ -41,7 +41,11 @@ def write_checkpoint(folder: Path, kind: str, vocabulary: int, *, tied: bool) ->
 
 
 def random_rollout(
-    vocabulary: int, lengths: tuple[int, ...] = (17, 9, 23, 12), prompt: int = 4, uri: str = "builtin:test"
+    vocabulary: int,
+    lengths: tuple[int, ...] = (17, 9, 23, 12),
+    prompt: int = 4,
+    uri: str = "builtin:test",
+    **manifest: Any,
 ) -> Rollout:
     """Return sequences of random ids; all tokens after the prompt are active."""
     ids = np.random.default_rng(0).integers(0, vocabulary, sum(lengths))
@@ -59,4 +63,5 @@ def random_rollout(
             "weight_version": np.zeros(len(ids), dtype=np.int32),
         },
         checkpoint=CheckpointRef(uri=uri),
+        **manifest,
     )

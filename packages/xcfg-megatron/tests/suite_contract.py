@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from xcfg_megatron import build
 from xcfg_megatron.backends import BACKENDS
 from xcfg_megatron.capabilities import MEGATRON
 from xcfg_megatron.switches import SWITCHES
@@ -44,6 +46,16 @@ class TestMegatronRuntime(RuntimeContract):
     @classmethod
     def with_checkpoint(cls, checkpoint: Callable[..., Path]) -> None:
         cls.checkpoint = str(checkpoint("qwen3", 500))
+
+    @contextlib.contextmanager
+    def sabotage(self, side: str) -> Iterator[str]:
+        """Megatron-core is handed another value of a flag than was asked for."""
+        plain = build.config_fields
+        build.config_fields = lambda knobs: {**plain(knobs), "apply_query_key_layer_scaling": True}
+        try:
+            yield "training.query_key_layer_scaling"
+        finally:
+            build.config_fields = plain
 
     def tensors(self, adapter: Any) -> Iterator[tuple[str, Any]]:
         yield from adapter.engine.model.named_parameters()

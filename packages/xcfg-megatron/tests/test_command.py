@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from mcore_inputs import random_rollout
 from xcfg.identity.rollout import write_rollout
+from xcfg.schema.identity import SamplingRecord
 
 PLUGINS = Path(__file__).parent / "plugins"
 BASELINE = {
@@ -36,17 +37,21 @@ class Command:
 
     def __init__(self, folder):
         self.folder = folder
-        self.rollout = folder / "rollout"
-        write_rollout(random_rollout(500, (17, 9, 12), 3, uri="builtin:tiny-qwen3-500"), self.rollout)
-        self.sha256 = hashlib.sha256((self.rollout / "manifest.json").read_bytes()).hexdigest()
+        self.rollout = self.frozen("rollout")
 
-    def run(self, name, runtime="megatron", baseline=None, options=None, **changes):
+    def frozen(self, name, **more):
+        """Write a rollout and return how an experiment names it."""
+        folder = self.folder / name
+        write_rollout(random_rollout(500, (17, 9, 12), 3, uri="builtin:tiny-qwen3-500", **more), folder)
+        return {"path": name, "sha256": hashlib.sha256((folder / "manifest.json").read_bytes()).hexdigest()}
+
+    def run(self, name, runtime="megatron", baseline=None, options=None, rollout=None, **changes):
         """Return (exit code, label -> case, output root)."""
         document = {
             "schema_version": "cross_config.experiment_config.v2",
             "experiment_id": name,
             "scenario_id": "megatron",
-            "identity": {"rollout": {"path": "rollout", "sha256": self.sha256}},
+            "identity": {"rollout": rollout or self.rollout},
             "baseline": {**BASELINE, **MODEL, **(baseline or {})},
             "controls": {"reference": False},
             "runtime_options": {"rollout": {"threads": 1}, "training": {"threads": 1, **(options or {})}},
@@ -87,6 +92,7 @@ def varied(command):
         "training.rope_fusion": [True],
         "training.layer_spec": ["transformer_engine"],
         "training.context_parallel_size": [2],
+        "training.attention_backend": ["flash_attention_2"],
         "operators.attention.training": ["torch.attention_float32"],
         "operators.norm.training": ["reference"],
         "operators.selected_logprob.training": ["megatron.cross_entropy_te"],
@@ -115,6 +121,7 @@ def test_the_baseline_passes_in_float32(varied):
         ("rope_fusion", "UNSUPPORTED", "apply_rope_fusion is not available"),
         ("layer_spec", "UNSUPPORTED", "pip install 'xcfg-megatron[te]'"),
         ("context_parallel_size", "UNSUPPORTED", "only supported by TEDotProductAttention"),
+        ("attention_backend", "UNSUPPORTED", "supports 'model_default'"),
         ("selected_logprob", "UNSUPPORTED", "device cpu; it runs on cuda"),
         ("temperature", "INVALID_IDENTITY", "temperature:0.7"),
     ],
@@ -206,3 +213,12 @@ def test_sequence_parallelism_passes_with_an_injected_norm(command):
     baseline = {**TWO, "training.sequence_parallel": True}
     _, cases, _ = command.run("sequence", baseline=baseline, operators=operators)
     assert cases["baseline"]["status"] == "PASS", cases["baseline"]["reason"]
+
+
+def test_a_temperature_that_both_sides_apply_is_comparable(command):
+    """If this fails, values recorded under a temperature can never be held against training."""
+    chain = SamplingRecord(temperature=0.7, logprobs_mode="processed_logprobs", transform_chain=("temperature:0.7",))
+    rollout = command.frozen("warm-rollout", sampling=chain)
+    _, cases, _ = command.run("warm", baseline={"training.temperature": 0.7}, rollout=rollout)
+    assert cases["baseline"]["status"] == "PASS", cases["baseline"]["reason"]
+    assert cases["baseline"]["edges"]["training_vs_rollout"]["max_abs"] < 1e-5

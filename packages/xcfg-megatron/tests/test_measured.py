@@ -178,6 +178,31 @@ def test_temperature_divides_the_logits_and_is_in_the_chain(answers, dtype):
     assert float(warm.mean()) < float(cold.mean()), "random tokens lose probability in a sharper distribution"
 
 
+@pytest.fixture(scope="module")
+def sabotaged(lab, job):
+    """The two sabotages stay in their process, so that each has its own launch."""
+    jobs = {
+        "spec-ignored": {"attention": "torch.sdpa", "row_linear": "torch.row_linear_float32"},
+        "slot-unplugged": {"norm": "torch.rms_norm_float32"},
+    }
+    return {name: lab.run([job(name, {}, operators, sabotage=name)])[0][name] for name, operators in jobs.items()}
+
+
+@pytest.mark.parametrize("operation", ["attention", "row_linear"])
+def test_an_operator_that_was_lost_is_a_fallback_to_the_engines_own(sabotaged, operation):
+    """If this fails, what a binding names is reported in place of what stands in the model."""
+    item = sabotaged["spec-ignored"].knob(f"operators.{operation}")
+    own = {"attention": "megatron.core_attention", "row_linear": "megatron.row_linear"}[operation]
+    assert (item["status"], item["actual"]) == ("fallback", own), item
+
+
+def test_one_slot_with_another_module_is_not_applied(sabotaged):
+    """If this fails, sixteen of seventeen norms count as all of them; the numbers would not show it in float32."""
+    item = sabotaged["slot-unplugged"].knob("operators.norm")
+    assert (item["status"], item["actual"]) == ("unobservable", None), item
+    assert "not every slot" in item["reason"]
+
+
 def test_the_baseline_says_what_a_cpu_needed(answers):
     """If this fails, a run on a CPU hides that torch was changed for it."""
     report = answers["base.float32"].said["report"]

@@ -88,6 +88,8 @@ def _probe(engine: Engine) -> None:
 def _provenance(engine: Engine) -> dict[str, Any]:
     import megatron.core
 
+    from xcfg_megatron.watch import COUNTED
+
     return {
         "engine": "megatron-core",
         "model_class": type(engine.model).__name__,
@@ -96,5 +98,6 @@ def _provenance(engine: Engine) -> dict[str, Any]:
         "device": engine.device,
         "threads": torch.get_num_threads(),
         "patches": engine.patches,
+        "counted": sorted(COUNTED.values()),
         "vocabulary": {"real": engine.shape.vocab, "padded": engine.shape.padded},
     }

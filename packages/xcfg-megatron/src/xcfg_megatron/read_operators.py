@@ -37,7 +37,6 @@ def slot_reader(path: str) -> Reader | None:
         if operation not in engine.operators:
             return Reading(requested, None, (), reason="the operation was not bound")
         operator = engine.operators[operation]
-        own = operator.binding.backend_id == OWN[operation]
         found = list(slots(engine.model, operation))
         expected, entered = len(found) * engine.forwards, engine.calls[f"slot.{operation}"]
         kinds = sorted({type(module).__name__ for _, module in found})
@@ -47,10 +46,13 @@ def slot_reader(path: str) -> Reader | None:
             execution("calls of the injected operator", operator.calls),
             state("modules in the slots", f"{len(found)}: {', '.join(kinds)}"),
         )
-        placed = not any(isinstance(module, Injected) for _, module in found) if own else bool(found) and all(mine)
-        called = entered == expected > 0 and (own or operator.calls >= expected)
-        reason = "" if placed and called else "not every slot holds it, or not every slot ran"
-        actual = operator.binding.backend_id if placed and called else None
+        stock = not any(isinstance(module, Injected) for _, module in found)
+        actual, reason = None, "not every slot holds it, or not every slot ran"
+        if entered == expected > 0:
+            if stock:
+                actual, reason = OWN[operation], ""
+            elif all(mine) and operator.calls >= expected:
+                actual, reason = operator.binding.backend_id, ""
         means = backend_meant(operator.binding, requested)
         return Reading(means, actual, evidence, exercised=ran(engine), reason=reason)
 

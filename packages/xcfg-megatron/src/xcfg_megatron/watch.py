@@ -11,6 +11,14 @@ from xcfg_megatron.backends import OWN
 from xcfg_megatron.engine import Engine
 from xcfg_megatron.operators import slots
 
+COUNTED = {
+    "fused_swiglu": "mlp.bias_swiglu_impl",
+    "all_reduce": "mappings._reduce",
+    "reduce_scatter": "mappings._reduce_scatter_along_first_dim",
+    "all_gather": "mappings._gather_along_first_dim",
+}
+"""Counter -> the function of Megatron-core that is wrapped so that its calls can be counted."""
+
 
 def watch(engine: Engine) -> None:
     """Watch what enters, in which dtype linear layers and softmax compute, every operator slot, every collective."""
@@ -81,14 +89,11 @@ def _functions(engine: Engine) -> None:
     from megatron.core.tensor_parallel import mappings
     from megatron.core.transformer import mlp
 
-    for owner, name, label in (
-        (mlp, "bias_swiglu_impl", "fused_swiglu"),
-        (mappings, "_reduce", "all_reduce"),
-        (mappings, "_reduce_scatter_along_first_dim", "reduce_scatter"),
-        (mappings, "_gather_along_first_dim", "all_gather"),
-    ):
-        plain = getattr(owner, name)
-        setattr(owner, name, _counting(engine, label, getattr(plain, "xcfg_plain", plain)))
+    homes = {"mlp": mlp, "mappings": mappings}
+    for label, place in COUNTED.items():
+        home, name = place.split(".")
+        plain = getattr(homes[home], name)
+        setattr(homes[home], name, _counting(engine, label, getattr(plain, "xcfg_plain", plain)))
 
 
 def _counting(engine: Engine, label: str, plain: Callable[..., Any]) -> Callable[..., Any]:
