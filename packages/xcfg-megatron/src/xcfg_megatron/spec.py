@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from xcfg_megatron.errors import UnsupportedBuildError
@@ -42,7 +43,12 @@ def _put(layer: Any, injected: Mapping[str, type[Injected]], *, qk_norm: bool) -
             attention.q_layernorm = attention.k_layernorm = injected["norm"]
     if "attention" in injected:
         attention.core_attention = injected["attention"]
+    # Up to 0.16 the MLP is a ModuleSpec, later a partial of a class method.
+    later = not hasattr(layer.mlp, "submodules")
+    parts = layer.mlp.keywords["submodules"] if later else layer.mlp.submodules
     if "row_linear" in injected:
-        attention.linear_proj = layer.mlp.submodules.linear_fc2 = injected["row_linear"]
-    if "activation" in injected:
+        attention.linear_proj = parts.linear_fc2 = injected["row_linear"]
+    if "activation" in injected and later:
+        layer.mlp = partial(injected["activation"].as_mlp_submodule, submodules=parts)  # type: ignore[attr-defined]
+    elif "activation" in injected:
         layer.mlp.module = injected["activation"]
