@@ -86,7 +86,7 @@ def _refuse_early(knobs: Mapping[str, Value], dtype: str) -> None:
     kernel = "scaled_masked_softmax_cuda"
     if knobs.get("training.masked_softmax_fusion") is True and dtype != "float32" and find_spec(kernel) is None:
         raise UnsupportedBuildError(
-            f"Megatron-core refuses training.masked_softmax_fusion=True: there is no module {kernel!r} (CUDA, Apex)"
+            f"Megatron-core cannot run training.masked_softmax_fusion=True: there is no module {kernel!r} (CUDA, Apex)"
         )
 
 
