@@ -147,6 +147,8 @@ def test_outcomes(tool, effects, found, exercised, expected):
         ("UNSUPPORTED", "", {"unsupported": {"k": "no"}}, "a", Outcome.REFUSED),
         ("UNSUPPORTED", "", {"unsupported": {"k": "no"}}, "z", Outcome.NOT_RUN),
         ("UNSUPPORTED", "", {"unsupported": {"other": "no"}}, "a", Outcome.NOT_RUN),
+        ("UNSUPPORTED", "training", {}, "a", Outcome.REFUSED),
+        ("UNSUPPORTED", "rollout_prefill", {}, "a", Outcome.NOT_RUN),
         ("LAUNCH_FAILED", "training", {}, "a", Outcome.REFUSED),
         ("LAUNCH_FAILED", "rollout_decode", {}, "a", Outcome.NOT_RUN),
         ("TIMEOUT", "training", {}, "a", Outcome.NOT_RUN),

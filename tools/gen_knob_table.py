@@ -34,7 +34,8 @@ from xcfg.schema.runtime import KnobApplication, RuntimeDescriptor
 
 ARMS = {"rollout": ("rollout_prefill", "rollout_decode"), "training": ("training",)}
 OUTCOMES = {"fallback": Outcome.IGNORED, "unobservable": Outcome.UNOBSERVABLE, "unsupported": Outcome.REFUSED}
-LAUNCH = ("LAUNCH_FAILED",)
+REFUSALS = ("LAUNCH_FAILED", "UNSUPPORTED")
+"""How a case ends whose engine did not build; an arm beside it means that the engine was asked, and said so."""
 UNOBSERVED = "unobserved"
 RUNNER = re.compile(r"vllm\.v1\.worker\.gpu\.")
 """Where vLLM's second runner lives; its first is every other class."""
@@ -196,7 +197,7 @@ def _outcome(
         refused = failure.details.get("unsupported", {}).get(path, "")
         if refused and not _offered(runtime, path, side, value):
             return Outcome.NOT_RUN, f"the adapter does not offer it: {refused}"
-        at_build = failure.status in LAUNCH and failure.arm in ARMS[side]
+        at_build = failure.status in REFUSALS and failure.arm in ARMS[side]
         return (Outcome.REFUSED if refused or at_build else Outcome.NOT_RUN), refused or _first(failure.reason)
     worst = [item for item in found if item.status.value != "applied"]
     if worst:

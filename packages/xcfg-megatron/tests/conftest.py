@@ -1,47 +1,20 @@
-"""Tiny Qwen3 and Llama checkpoints of random weights, and frozen rollouts of random tokens."""
+"""Fixtures: tiny checkpoints, frozen rollouts, and a lab that starts real engines."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from xcfg.identity.rollout import Rollout, make_rollout
-from xcfg.schema.identity import CheckpointRef
+
+sys.path.insert(0, str(Path(__file__).parent))
+from mcore_driver import Lab
+from mcore_inputs import random_rollout, write_checkpoint
 
 torch.set_num_threads(1)
-
-
-def write_checkpoint(folder: Path, kind: str, vocabulary: int, *, tied: bool) -> Path:
-    """Write a model of four layers whose logits are peaky enough for a wrong layout to show."""
-    from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
-
-    shape: dict[str, Any] = {
-        "vocab_size": vocabulary,
-        "hidden_size": 128,
-        "intermediate_size": 256,
-        "num_hidden_layers": 4,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "head_dim": 32,
-        "max_position_embeddings": 512,
-        "tie_word_embeddings": tied,
-        "bos_token_id": 1,
-        "eos_token_id": 2,
-    }
-    torch.manual_seed(7)
-    model = Qwen3ForCausalLM(Qwen3Config(**shape)) if kind == "qwen3" else LlamaForCausalLM(LlamaConfig(**shape))
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if parameter.dim() == 1:
-                parameter.copy_(1.0 + 0.2 * torch.randn_like(parameter))
-            elif "embed_tokens" not in name:
-                parameter.mul_(4.0)
-    model.to(torch.bfloat16).save_pretrained(folder)
-    return folder
 
 
 @pytest.fixture(scope="session")
@@ -58,21 +31,38 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     return _checkpoint
 
 
-def random_rollout(vocabulary: int, lengths: tuple[int, ...] = (17, 9, 23, 12), prompt: int = 4) -> Rollout:
-    """Return sequences of random ids; all tokens after the prompt are active."""
-    ids = np.random.default_rng(0).integers(0, vocabulary, sum(lengths))
-    positions = np.concatenate([np.arange(length) for length in lengths])
-    active = positions >= prompt
-    return make_rollout(
-        {
-            "token_ids": ids,
-            "offsets": np.concatenate(([0], np.cumsum(lengths))),
-            "active_mask": active,
-            "attention_mask": np.ones(len(ids), dtype=bool),
-            "position_ids": positions,
-            "selected_token_ids": ids,
-            "segment": active.astype(np.int8),
-            "weight_version": np.zeros(len(ids), dtype=np.int32),
-        },
-        checkpoint=CheckpointRef(uri="builtin:test"),
-    )
+SWEEP_LENGTHS = tuple(range(70, 92, 3))
+"""Eight sequences as in the measured table: 636 scored positions."""
+
+
+@pytest.fixture(scope="session")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
+    """Start real engines in processes of their own."""
+    return Lab(tmp_path_factory.mktemp("engines"))
+
+
+@pytest.fixture(scope="session")
+def job(lab: Lab, checkpoint: Callable[..., Path]) -> Callable[..., dict[str, Any]]:
+    """Return job(name, knobs, ...) for the driver: one build and one score of a tiny Qwen3."""
+    frozen = {size: lab.rollout(random_rollout(size, SWEEP_LENGTHS, 1)) for size in (500, 512)}
+
+    def make(
+        name: str,
+        knobs: dict[str, Any] | None = None,
+        operators: dict[str, str] | None = None,
+        *,
+        dtype: str = "float32",
+        vocabulary: int = 512,
+        tied: bool = False,
+        **more: Any,
+    ) -> dict[str, Any]:
+        return {
+            "name": name,
+            "checkpoint": str(checkpoint("qwen3", vocabulary, tied=tied)),
+            "rollout": frozen[vocabulary],
+            "knobs": {"training.compute_dtype": dtype, **(knobs or {})},
+            "operators": operators or {},
+            **more,
+        }
+
+    return make

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from xcfg_megatron.capabilities import BACKENDS, MEGATRON
+from xcfg_megatron import build
+from xcfg_megatron.backends import BACKENDS
+from xcfg_megatron.capabilities import MEGATRON
+from xcfg_megatron.switches import SWITCHES
 from xcfg_testkit import RuntimeContract, SelectedLogprobContract
 
 pytest.importorskip("megatron.core", reason="Megatron-core is not installed")
@@ -20,8 +24,13 @@ class TestMegatronRuntime(RuntimeContract):
             "training.compute_dtype": "float32",
             "training.tensor_parallel_size": 1,
             "training.attention_backend": "model_default",
-            "training.bias_activation_fusion": False,
-            "training.query_key_layer_scaling": False,
+            "training.context_parallel_size": 1,
+            "training.recompute": "none",
+            "training.fp8": "none",
+            "training.layer_spec": "local",
+            "training.temperature": 1.0,
+            "training.vocab_padding_policy": "mask",
+            **{item.path: item.default for item in SWITCHES},
             "training.sharding": "unsharded",
             "batch.size": 2,
             "batch.padding_side": "right",
@@ -37,6 +46,16 @@ class TestMegatronRuntime(RuntimeContract):
     @classmethod
     def with_checkpoint(cls, checkpoint: Callable[..., Path]) -> None:
         cls.checkpoint = str(checkpoint("qwen3", 500))
+
+    @contextlib.contextmanager
+    def sabotage(self, side: str) -> Iterator[str]:
+        """Megatron-core is handed another value of a flag than was asked for."""
+        plain = build.config_fields
+        build.config_fields = lambda knobs: {**plain(knobs), "apply_query_key_layer_scaling": True}
+        try:
+            yield "training.query_key_layer_scaling"
+        finally:
+            build.config_fields = plain
 
     def tensors(self, adapter: Any) -> Iterator[tuple[str, Any]]:
         yield from adapter.engine.model.named_parameters()

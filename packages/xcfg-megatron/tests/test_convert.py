@@ -54,3 +54,15 @@ def test_queries_keys_and_values_lie_group_by_group(checkpoint):
 def test_the_vocabulary_is_padded_as_megatron_does(checkpoint, vocabulary, ranks, padded):
     config, _ = loaded(checkpoint())
     assert Shape.of({**config, "vocab_size": vocabulary}, ranks, 128).padded == padded
+
+
+def test_transformer_engines_names_hold_the_same_tensors(checkpoint):
+    """If this fails, Transformer Engine's layers load a norm into another layer. Names only: it never ran."""
+    config, _ = loaded(checkpoint())
+    shape = Shape.of(config, 1, 128)
+    local = {piece.name: piece.sources for piece in pieces(shape)}
+    fused = {piece.name: piece.sources for piece in pieces(shape, fused_norms=True)}
+    layer = "decoder.layers.3."
+    assert fused[f"{layer}self_attention.linear_qkv.layer_norm_weight"] == local[f"{layer}input_layernorm.weight"]
+    assert fused[f"{layer}mlp.linear_fc1.layer_norm_weight"] == local[f"{layer}pre_mlp_layernorm.weight"]
+    assert sorted(fused.values()) == sorted(local.values())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from xcfg_megatron.logprob import VocabParallel
@@ -34,3 +36,28 @@ def test_narrow_logits_are_widened_first(dtype):
     found = VocabParallel()(logits, selected)
     assert found.dtype == torch.float32
     assert torch.allclose(found.double(), expected(logits, selected), rtol=0, atol=4e-6)
+
+
+def test_what_was_summed_is_said():
+    """If this fails, the columns that a score reports are those that were asked for, not those that were summed."""
+    logits, selected = torch.zeros(2, 512), torch.tensor([0, 499])
+    operator = VocabParallel()
+    operator.vocab = 500
+    masked = operator(logits, selected)
+    assert operator.summed == 500
+    operator.vocab = None
+    included = operator(logits, selected)
+    assert operator.summed == 512
+    assert masked.tolist() == pytest.approx([-math.log(500)] * 2) and included.tolist() == pytest.approx(
+        [-math.log(512)] * 2
+    )
+
+
+def test_logits_are_left_as_they_were():
+    """If this fails, hiding the padded columns changes the logits that the next operator reads."""
+    logits = torch.randn(3, 512)
+    kept = logits.clone()
+    operator = VocabParallel()
+    operator.vocab = 500
+    operator(logits, torch.tensor([1, 2, 3]))
+    assert torch.equal(logits, kept)

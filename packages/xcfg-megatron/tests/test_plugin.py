@@ -42,6 +42,20 @@ def test_one_process_for_every_rank():
     assert (found.world_size, found.processes, found.devices) == (2, 2, ("cpu", "cpu"))
 
 
+def test_ranks_of_both_dimensions_are_started():
+    """If this fails, a split context runs on too few ranks, and the engine waits for the others."""
+    found = asked({"training.tensor_parallel_size": 2, "training.context_parallel_size": 3})
+    assert (found.world_size, found.processes, found.devices) == (6, 6, ("cpu",) * 6)
+
+
+def test_transformer_engine_is_refused_where_it_is_not_installed(monkeypatch):
+    """If this fails, a case that needs Transformer Engine fails in the middle of a build instead of before it."""
+    monkeypatch.setattr("xcfg_megatron.placement.find_spec", lambda name: None)
+    found = asked({"training.layer_spec": "transformer_engine"})
+    assert "pip install 'xcfg-megatron[te]'" in found.unsupported["training.layer_spec"]
+    assert asked({"training.layer_spec": "local"}).unsupported == {}
+
+
 def test_too_few_devices_are_said_before_anything_starts():
     few = asked({"training.tensor_parallel_size": 2}, devices=("cuda:0",))
     assert "2 devices" in few.unsupported["training.tensor_parallel_size"]
@@ -49,7 +63,11 @@ def test_too_few_devices_are_said_before_anything_starts():
 
 @pytest.mark.parametrize(
     ("options", "says"),
-    [({"vocabulary_divisor": 5}, "there is no option"), ({"vocab_divisor": 0}, "not a positive number")],
+    [
+        ({"vocabulary_divisor": 5}, "there is no option"),
+        ({"vocab_divisor": 0}, "not a positive number"),
+        ({"vocab_padding_policy": "keep"}, "keep"),
+    ],
 )
 def test_a_wrong_option_is_named(options, says):
     with pytest.raises(ConfigError) as error:

@@ -354,6 +354,44 @@ def test_a_case_without_a_scored_baseline_says_that_nothing_was_held_against_it(
     assert "no score of rollout_prefill that" in with_numbers(judged(), "NOT_COMPARABLE").reason
 
 
+def summing(case, arm, policy, padded=512, real=500):
+    """Let every rank of `arm` say over which columns of the vocabulary it summed."""
+    vocabulary = {"policy": policy, "real": real, "padded": padded}
+    found = tuple(evolve(item, mechanism={"vocabulary": vocabulary}) for item in case.identity.reports[arm])
+    case.identity = evolve(case.identity, reports={**case.identity.reports, arm: found})
+
+
+@pytest.mark.parametrize("other", [None, ("mask", 512), ("include", 768)])
+def test_padded_columns_on_one_side_are_not_comparable_and_keep_their_numbers(other, judged, case):
+    """If this fails, a padded vocabulary that enters every sum of one side is taken for drift."""
+    summing(case, "training", "include")
+    if other is not None:
+        summing(case, "rollout_prefill", *other)
+    comparison = with_numbers(judged(), "NOT_COMPARABLE")
+    assert "training sums over padded columns, 512 for 500" in comparison.reason
+    (difference,) = comparison.undeclared_differences
+    assert (difference["path"], difference["tier"]) == ("mechanism.vocabulary", "SEMANTIC")
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [(("include", 512), ("include", 512)), (("mask", 768), ("mask", 512)), (("include", 500), ("mask", 500))],
+)
+def test_sides_that_sum_over_the_same_columns_are_comparable(one, other, judged, case):
+    """If this fails, a difference that changes no sum costs the case its verdict."""
+    summing(case, "training", *one)
+    summing(case, "rollout_prefill", *other)
+    assert with_numbers(judged(), "PASS").undeclared_differences == ()
+
+
+@pytest.mark.parametrize("path", ["training.vocab_padding_policy", "logprob.vocab_padding_policy@training"])
+def test_a_knob_that_declares_the_vocabulary_policy_makes_it_a_measurement(path, judged, case):
+    """If this fails, the axis of the vocabulary's padding cannot be measured at all."""
+    summing(case, "training", "include")
+    case.requested = evolve(case.requested, knobs={**case.requested.knobs, path: "include"})
+    assert with_numbers(judged(), "PASS").undeclared_differences == ()
+
+
 @pytest.mark.parametrize("side", ["training", "rollout"])
 def test_an_operator_path_declares_the_backend_of_its_side_only(side, setting, judged, case):
     facts(case, "logp.backend", tier=Tier.IDENTICAL)

@@ -1,4 +1,4 @@
-"""The RuntimeAdapter of `megatron`: one tensor-parallel rank of a GPTModel."""
+"""The RuntimeAdapter of `megatron`: one rank of a GPTModel."""
 
 from __future__ import annotations
 
@@ -12,9 +12,13 @@ from xcfg.identity.rollout import Rollout
 from xcfg.plugin.protocols import RankContext
 from xcfg.schema.worker import BuildReport, ScoreReport, ScoreRequest, WorkerSpec
 
-from xcfg_megatron.build import Engine, build_engine, leave
-from xcfg_megatron.knobs import REQUEST_KNOBS, Layout, applications, compute_dtype
-from xcfg_megatron.score import coordinates, run_score
+from xcfg_megatron.build import build_engine
+from xcfg_megatron.engine import Engine
+from xcfg_megatron.forward import forward, logprobs
+from xcfg_megatron.knobs import REQUEST_KNOBS, applications, compute_dtype
+from xcfg_megatron.parallel import leave
+from xcfg_megatron.readers import Layout
+from xcfg_megatron.score import run_score
 from xcfg_megatron.weights import weight_report
 
 PROBE_TOKENS = 4
@@ -36,7 +40,7 @@ class MegatronAdapter:
         return self._engine
 
     def build(self, spec: WorkerSpec, context: RankContext) -> BuildReport:
-        """Build, run a probe of four tokens, read back; see build.build_engine for errors."""
+        """Build, run a probe of a few tokens, read back; see build.build_engine for errors."""
         started = time.perf_counter()
         self._spec = spec
         self._engine = build_engine(spec, context)
@@ -54,7 +58,7 @@ class MegatronAdapter:
             applications=applied,
             weights=weights,
             provenance=_provenance(engine),
-            coordinates=coordinates(engine),
+            coordinates=engine.ranks.coordinates,
             seconds=time.perf_counter() - started,
         )
 
@@ -72,24 +76,28 @@ class MegatronAdapter:
 
 
 def _probe(engine: Engine) -> None:
-    width = min(PROBE_TOKENS, engine.shape.vocab)
-    ids = torch.from_numpy(np.arange(width, dtype=np.int64))[None].to(engine.device)
-    mask = torch.ones(1, 1, width, width, dtype=torch.bool, device=engine.device).triu(1)
+    """Run one short sequence and its log probabilities, so that the build can show what ran."""
     engine.clear()
+    wanted = np.arange(PROBE_TOKENS, dtype=np.int64) % engine.shape.vocab
     with torch.no_grad():
-        engine.model(ids, ids.clone(), mask)
+        _, logits = forward(engine, torch.from_numpy(wanted)[None])
+        rows = logits[0, : min(2, logits.shape[1])]
+        logprobs(engine, rows, torch.zeros(len(rows), dtype=torch.int64, device=rows.device), "mask")
 
 
 def _provenance(engine: Engine) -> dict[str, Any]:
     import megatron.core
 
+    from xcfg_megatron.watch import COUNTED
+
     return {
         "engine": "megatron-core",
         "model_class": type(engine.model).__name__,
-        "layer_spec": "local",
+        "layer_spec": engine.layer_spec,
         "versions": {"megatron_core": str(megatron.core.__version__), "torch": torch.__version__},
         "device": engine.device,
         "threads": torch.get_num_threads(),
         "patches": engine.patches,
+        "counted": sorted(COUNTED.values()),
         "vocabulary": {"real": engine.shape.vocab, "padded": engine.shape.padded},
     }

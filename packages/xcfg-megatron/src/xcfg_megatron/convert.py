@@ -68,24 +68,29 @@ class Piece:
     parts: int = 1
 
 
-def pieces(shape: Shape) -> list[Piece]:
-    """Return every parameter of the model on a rank, in Megatron's names (local spec)."""
+def pieces(shape: Shape, *, fused_norms: bool = False) -> list[Piece]:
+    """Return every parameter of the model on a rank, in Megatron's names.
+
+    fused_norms: the names of Transformer Engine's layers, whose norms are part of the linear layer behind them.
+    """
     found = [_padded("embedding.word_embeddings.weight", "model.embed_tokens.weight", shape)]
     if not shape.tied:
         found.append(_padded("output_layer.weight", "lm_head.weight", shape))
     found.append(_plain("decoder.final_layernorm.weight", "model.norm.weight", None))
     for layer in range(shape.layers):
-        found += _layer(f"decoder.layers.{layer}.", f"model.layers.{layer}.", shape)
+        found += _layer(f"decoder.layers.{layer}.", f"model.layers.{layer}.", shape, fused_norms=fused_norms)
     return found
 
 
-def _layer(mine: str, theirs: str, shape: Shape) -> list[Piece]:
+def _layer(mine: str, theirs: str, shape: Shape, *, fused_norms: bool) -> list[Piece]:
+    first = "self_attention.linear_qkv.layer_norm_weight" if fused_norms else "input_layernorm.weight"
+    second = "mlp.linear_fc1.layer_norm_weight" if fused_norms else "pre_mlp_layernorm.weight"
     attention, mlp = f"{theirs}self_attn.", f"{theirs}mlp."
     found = [
         _qkv(f"{mine}self_attention.linear_qkv.weight", attention, shape),
         _plain(f"{mine}self_attention.linear_proj.weight", f"{attention}o_proj.weight", 1),
-        _plain(f"{mine}input_layernorm.weight", f"{theirs}input_layernorm.weight", None),
-        _plain(f"{mine}pre_mlp_layernorm.weight", f"{theirs}post_attention_layernorm.weight", None),
+        _plain(f"{mine}{first}", f"{theirs}input_layernorm.weight", None),
+        _plain(f"{mine}{second}", f"{theirs}post_attention_layernorm.weight", None),
         Piece(f"{mine}mlp.linear_fc1.weight", (f"{mlp}gate_proj.weight", f"{mlp}up_proj.weight"), 0, list, list, 2),
         _plain(f"{mine}mlp.linear_fc2.weight", f"{mlp}down_proj.weight", 1),
     ]

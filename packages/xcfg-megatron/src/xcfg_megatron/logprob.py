@@ -8,10 +8,11 @@ import torch
 import torch.distributed as dist
 
 
-class VocabParallel:
-    """The backend `megatron.vocab_parallel_logprob`; the adapter sets `group` and `start` once the ranks are joined.
+class Sharded:
+    """An operator that is handed this rank's columns instead of all of them.
 
-    start: first vocabulary entry of this rank's shard. vocab: real entries; columns from there on are padding.
+    start: first vocabulary entry of the shard. vocab: entries that take part; columns from there on are hidden, None
+    hides nothing. summed: how many columns, over all ranks, the last call summed.
     """
 
     def __init__(self) -> None:
@@ -19,24 +20,46 @@ class VocabParallel:
         self.group: Any = None
         self.start = 0
         self.vocab: int | None = None
+        self.summed = 0
+
+    def __call__(self, logits: torch.Tensor, selected: torch.Tensor) -> torch.Tensor:
+        """Logits [N, V / ranks] floating, selected int64 [N] global ids -> float32 [N], nats."""
+        raise NotImplementedError
+
+    def place(self, group: Any, start: int) -> None:
+        """Say where the shard lies; the adapter calls it once the ranks are joined."""
+        self.group, self.start = group, start
+
+    def prepared(self, logits: torch.Tensor, selected: torch.Tensor) -> torch.Tensor:
+        """Return [N, V / ranks] as a float32 copy with hidden columns at -inf. Raises ValueError for a foreign id."""
+        width = logits.shape[-1]
+        entries = self.vocab if self.vocab is not None else width * self.ranks
+        if len(selected) and not 0 <= int(selected.min()) <= int(selected.max()) < entries:
+            raise ValueError(f"a selected id lies outside the vocabulary of {entries}")
+        self.summed = min(entries, width * self.ranks)
+        columns = torch.arange(self.start, self.start + width, device=logits.device)
+        return logits.to(torch.float32, copy=True).masked_fill_(columns >= entries, -torch.inf)
+
+    @property
+    def ranks(self) -> int:
+        """How many shards there are."""
+        return 1 if self.group is None else int(dist.get_world_size(self.group))
+
+
+class VocabParallel(Sharded):
+    """The backend `megatron.vocab_parallel_logprob`."""
 
     def __call__(self, logits: torch.Tensor, selected: torch.Tensor) -> torch.Tensor:
         """Logits [N, V / ranks] floating, selected int64 [N] global ids -> float32 [N], nats, equal on every rank.
 
         Raises ValueError for an id that no rank's real vocabulary holds.
         """
-        values = logits.float()
-        width = values.shape[-1]
-        entries = self.vocab if self.vocab is not None else width * self._ranks
-        if len(selected) and not 0 <= int(selected.min()) <= int(selected.max()) < entries:
-            raise ValueError(f"a selected id lies outside the vocabulary of {entries}")
-        if self.vocab is not None and self.start + width > self.vocab:
-            columns = torch.arange(self.start, self.start + width, device=values.device)
-            values = values.masked_fill(columns >= self.vocab, -torch.inf)
+        values = self.prepared(logits, selected)
         largest = values.amax(dim=-1)
         self._reduce(largest, dist.ReduceOp.MAX)
         total = (values - largest[:, None]).exp().sum(dim=-1)
         self._reduce(total, dist.ReduceOp.SUM)
+        width = values.shape[-1]
         local = selected - self.start
         inside = (local >= 0) & (local < width)
         picked = values.gather(-1, local.clamp(0, width - 1)[:, None])[:, 0]
@@ -44,10 +67,6 @@ class VocabParallel:
         self._reduce(picked, dist.ReduceOp.SUM)
         return picked - largest - total.log()
 
-    @property
-    def _ranks(self) -> int:
-        return 1 if self.group is None else int(dist.get_world_size(self.group))
-
     def _reduce(self, tensor: torch.Tensor, operation: Any) -> None:
-        if self._ranks > 1:
+        if self.ranks > 1:
             dist.all_reduce(tensor, operation, group=self.group)

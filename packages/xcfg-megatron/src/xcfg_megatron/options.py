@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from xcfg.errors import ConfigError, did_you_mean
 from xcfg.schema._base import Input
@@ -17,10 +17,12 @@ class MegatronOptions(Input, frozen=True):
     threads: OpenMP threads per rank on a CPU; null: cores divided by ranks.
     vocab_divisor: the vocabulary is padded to a multiple of this times the tensor-parallel size
     (make_vocab_size_divisible_by).
+    vocab_padding_policy: `mask` or `include`, where no knob says it.
     """
 
     threads: int | None = None
     vocab_divisor: int = 128
+    vocab_padding_policy: Literal["mask", "include"] = "mask"
 
 
 def parse_options(document: dict[str, Any]) -> MegatronOptions:

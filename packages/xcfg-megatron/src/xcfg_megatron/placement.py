@@ -1,12 +1,16 @@
-"""How a Megatron-core engine is launched: one process for each tensor-parallel rank; imports neither torch nor it."""
+"""How a Megatron-core engine is launched: a process for each tensor and context rank; imports neither torch nor it."""
 
 from __future__ import annotations
 
 import os
+from importlib.util import find_spec
 
 from xcfg.schema.runtime import Placement, PlacementRequest
 
 from xcfg_megatron.options import parse_options
+from xcfg_megatron.switches import CONTEXT_PARALLEL, LAYER_SPEC, TENSOR_PARALLEL
+
+NO_TE = "Transformer Engine is not installed: pip install 'xcfg-megatron[te]' on a machine with CUDA"
 
 
 def placement(request: PlacementRequest) -> Placement:
@@ -15,15 +19,14 @@ def placement(request: PlacementRequest) -> Placement:
     Raises ConfigError when the runtime options are not the runtime's.
     """
     options = parse_options(request.options)
-    ranks = request.knobs.get("training.tensor_parallel_size", 1)
-    world = ranks if isinstance(ranks, int) and ranks >= 1 else 1
+    world = _size(request, TENSOR_PARALLEL) * _size(request, CONTEXT_PARALLEL)
     on_cuda = any(device.startswith("cuda") for device in request.devices)
     threads = str(options.threads or max(1, _cores() // world))
     unsupported = {}
     if on_cuda and len(request.devices) < world:
-        unsupported["training.tensor_parallel_size"] = (
-            f"{world} ranks need {world} devices, {len(request.devices)} were given"
-        )
+        unsupported[TENSOR_PARALLEL] = f"{world} ranks need {world} devices, {len(request.devices)} were given"
+    if request.knobs.get(LAYER_SPEC, "local") != "local" and find_spec("transformer_engine") is None:
+        unsupported[LAYER_SPEC] = NO_TE
     return Placement(
         world_size=world,
         processes=world,
@@ -36,6 +39,11 @@ def placement(request: PlacementRequest) -> Placement:
         devices=request.devices[:world] if on_cuda else ("cpu",) * world,
         unsupported=unsupported,
     )
+
+
+def _size(request: PlacementRequest, path: str) -> int:
+    value = request.knobs.get(path, 1)
+    return value if isinstance(value, int) and value >= 1 else 1
 
 
 def _cores() -> int:

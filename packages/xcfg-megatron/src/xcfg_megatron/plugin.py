@@ -7,7 +7,9 @@ from xcfg.schema.knobs import KnobDefinition
 from xcfg.schema.operators import OperatorBackendDescriptor
 from xcfg.schema.runtime import RuntimeDescriptor
 
-from xcfg_megatron.capabilities import BACKENDS, KNOBS, MEGATRON
+from xcfg_megatron.backends import BACKENDS
+from xcfg_megatron.capabilities import MEGATRON
+from xcfg_megatron.knob_records import KNOBS
 
 
 @hookimpl
@@ -24,5 +26,5 @@ def xcfg_knobs() -> tuple[KnobDefinition, ...]:
 
 @hookimpl
 def xcfg_operator_backends() -> tuple[OperatorBackendDescriptor, ...]:
-    """Return Megatron's vocab-parallel selected log probability."""
+    """Return the log probabilities that know the shards, and the ids of what Megatron-core builds itself."""
     return BACKENDS

@@ -1,4 +1,4 @@
-"""One score request on one rank: right-padded batches, teacher forcing, vocab-parallel log probabilities."""
+"""One score request on one rank: right-padded batches, teacher forcing, log probabilities over a shared vocabulary."""
 
 from __future__ import annotations
 
@@ -18,47 +18,74 @@ from xcfg.schema.identity import SequenceAttestation
 from xcfg.schema.names import Arm, Phase
 from xcfg.schema.worker import RankRecord, ScoreReport, ScoreRequest
 
-from xcfg_megatron.build import Engine
-from xcfg_megatron.knobs import Layout, applications, compute_dtype
-from xcfg_megatron.logprob import VocabParallel
+from xcfg_megatron.engine import Engine
+from xcfg_megatron.errors import UnsupportedRequestError
+from xcfg_megatron.forward import forward, logprobs, policy_seen
+from xcfg_megatron.knobs import applications, compute_dtype
+from xcfg_megatron.patches import ROTARY_ROWS
+from xcfg_megatron.readers import Layout
+from xcfg_megatron.switches import TEMPERATURE, VOCABULARY
 from xcfg_megatron.weights import local_fold
 
 ROWS = 1024
 """Rows of logits per call of the operator, hence widened to float32 at a time."""
 
 
-class UnsupportedRequestError(WorkerError):
-    """The engine cannot do what the request asks."""
-
-    error_kind = "unsupported"
-
-
 @dataclass
 class Sheet:
-    """What a score collects over T tokens."""
+    """What a score collects over T tokens. mine: tokens whose logits this rank computed; the rest stay unset."""
 
     values: NDArray[np.float32]
     ids: NDArray[np.int64]
     selected: NDArray[np.int64]
     positions: NDArray[np.int64]
+    mine: NDArray[np.bool_]
+    temperature: float
+    policy: str
     padded: int = 0
     rows: int = 0
+    columns: int = 0
+    local_columns: int = 0
+    scored: int = 0
+    divided: int = 0
     timeline: list[dict[str, float | int | str]] = field(default_factory=list)
+
+    @staticmethod
+    def empty(total: int, temperature: float, policy: str) -> Sheet:
+        """Return a sheet on which nothing stands yet."""
+        unset = np.full((3, total), -1, np.int64)
+        values = np.full(total, np.nan, np.float32)
+        return Sheet(values, unset[0], unset[1], unset[2], np.zeros(total, np.bool_), temperature, policy)
+
+    def layout(self, sequences: int) -> Layout:
+        """Return what the readers of knobs look at."""
+        return Layout(
+            rows=self.rows,
+            sequences=sequences,
+            padded=self.padded,
+            columns=self.columns,
+            local_columns=self.local_columns,
+            scored=self.scored,
+            divided=self.divided,
+            temperature=self.temperature,
+        )
 
 
 def run_score(
     engine: Engine, knobs: Mapping[str, Value], request: ScoreRequest, rollout: Rollout
 ) -> tuple[ScoreReport, dict[str, torch.Tensor]]:
-    """Return the report and the columns of this rank; every rank computes every token, rank 0 owns them.
+    """Return the report and the columns of this rank. Raises UnsupportedRequestError, WorkerError.
 
-    Raises UnsupportedRequestError, WorkerError.
+    Every rank of the tensor dimension computes the same tokens and its first rank owns them; the ranks of the context
+    dimension own the tokens whose logits lie in their columns.
     """
     started = time.perf_counter()
-    _check(request, rollout)
+    temperature = float(str(knobs.get(TEMPERATURE, 1.0)))
+    chain = (f"temperature:{temperature!r}",) if temperature != 1.0 else ()
+    _check(request, rollout, chain)
     engine.clear()
     total = len(rollout.token_ids)
-    unset = np.full((3, total), -1, np.int64)
-    sheet = Sheet(np.full(total, np.nan, np.float32), unset[0], unset[1], unset[2])
+    sheet = Sheet.empty(total, temperature, str(knobs.get(VOCABULARY, engine.options.vocab_padding_policy)))
     rng = torch.get_rng_state()
     size = int(str(knobs.get("batch.size", 8)))
     order = list(range(rollout.sequence_count))
@@ -67,39 +94,32 @@ def run_score(
     with torch.no_grad():
         for start in range(0, len(order), size):
             _batch(engine, rollout, order[start : start + size], sheet)
+    if engine.ranks.context > 1:
+        _exchange(engine, sheet)
     before, engine.last_fold = engine.last_fold, local_fold(engine)
     quiet = bool(torch.equal(rng, torch.get_rng_state())) and not engine.model.training
-    layout = Layout(sheet.rows, rollout.sequence_count, sheet.padded)
-    owner = engine.rank == 0
     report = ScoreReport(
         request_id=request.id,
-        rank=engine.rank,
-        record=RankRecord(
-            rank=engine.rank,
-            world_size=engine.ranks,
-            role="owner" if owner else "replica",
-            coordinates=coordinates(engine),
-            ranges=((0, total),),
-            parallelism="tensor" if engine.ranks > 1 else "none",
-            dtype=engine.dtype,
-            padding_side="right" if sheet.padded else "none",
-            cache_mode="none",
-            active_tokens=int(rollout.active.sum()),
-        ),
+        rank=engine.ranks.rank,
+        record=_record(engine, rollout, sheet),
         compute_dtype=compute_dtype(engine),
-        applications=applications(engine, layout, knobs),
+        applications=applications(engine, sheet.layout(rollout.sequence_count), knobs),
         attestations=_attestations(rollout, sheet),
-        transforms=(),
+        transforms=chain,
         fold_before=before,
         fold_after=engine.last_fold,
         state_unchanged=before == engine.last_fold and quiet,
         forwards=engine.forwards,
-        counters={"forwards": engine.forwards, "operator.selected_logprob": engine.operator.calls},
+        counters={
+            "forwards": engine.forwards,
+            **{f"operator.{name}": operator.calls for name, operator in sorted(engine.operators.items())},
+            **dict(sorted(engine.calls.items())),
+        },
         mechanism={
             "scorer": "teacher forcing",
             "batch_size": size,
             "shuffle_seed": request.shuffle_seed,
-            "vocabulary": {"real": engine.shape.vocab, "padded": engine.shape.padded},
+            "vocabulary": {"policy": policy_seen(engine), "real": engine.shape.vocab, "padded": engine.shape.padded},
             "patches": engine.patches,
         },
         seconds=time.perf_counter() - started,
@@ -114,19 +134,18 @@ def run_score(
     return report, columns
 
 
-def coordinates(engine: Engine) -> dict[str, int]:
-    """Return where this rank stands."""
-    return {"dp": 0, "pp": 0, "tp": engine.rank, "cp": 0, "ep": 0}
-
-
-def _check(request: ScoreRequest, rollout: Rollout) -> None:
+def _check(request: ScoreRequest, rollout: Rollout, chain: tuple[str, ...]) -> None:
     if request.arm != Arm.TRAINING.value:
         raise UnsupportedRequestError(f"the arm {request.arm!r} was asked of Megatron-core", hint="It scores training.")
     if request.columns:
         raise UnsupportedRequestError(f"Megatron-core has no score column {request.columns[0]!r}")
     sampling = rollout.manifest.sampling
-    if sampling.logprobs_mode == "processed_logprobs" and sampling.transform_chain:
-        raise UnsupportedRequestError("the rollout's values were processed; the runtime 'megatron' scores raw_logprobs")
+    if sampling.logprobs_mode == "processed_logprobs" and sampling.transform_chain not in ((), chain):
+        raise UnsupportedRequestError(
+            f"the rollout's values went through {', '.join(sampling.transform_chain)}; the runtime 'megatron' scores "
+            "raw_logprobs or a temperature",
+            hint=f"Where the chain is a temperature alone, set {TEMPERATURE} to it.",
+        )
     for sequence in range(rollout.sequence_count):
         span = rollout.span(sequence)
         if not bool(rollout.tensors["attention_mask"][span].all()):
@@ -136,52 +155,86 @@ def _check(request: ScoreRequest, rollout: Rollout) -> None:
 def _batch(engine: Engine, rollout: Rollout, group: Sequence[int], sheet: Sheet) -> None:
     began = time.perf_counter()
     spans = [rollout.span(sequence) for sequence in group]
-    width = max(span.stop - span.start for span in spans)
-    ids = torch.zeros(len(group), width, dtype=torch.int64)
+    ids = torch.zeros(len(group), max(span.stop - span.start for span in spans), dtype=torch.int64)
     for row, span in enumerate(spans):
         ids[row, : span.stop - span.start] = torch.from_numpy(rollout.token_ids[span].astype(np.int64))
-    positions = torch.arange(width)[None].expand(len(group), width)
-    mask = torch.ones(1, 1, width, width, dtype=torch.bool).triu(1)
     seen = len(engine.entered)
-    logits = engine.model(ids.to(engine.device), positions.to(engine.device), mask.to(engine.device))
+    columns, logits = forward(engine, ids)
     if len(engine.entered) != seen + 1 or len(engine.rotary) != seen + 1:
         raise WorkerError("the model did not run exactly one forward for a batch")
     entered = engine.entered[-1].cpu().numpy()
     turned, offset = engine.rotary[-1]
-    if turned < entered.shape[1]:
-        raise WorkerError(f"{turned} rotary positions for {entered.shape[1]} columns")
+    width = entered.shape[1] * engine.ranks.context
+    if turned < width:
+        raise WorkerError(f"{turned} rotary positions for {width} columns")
+    at = columns.numpy()
+    if engine.ranks.context > 1 and turned in ROTARY_ROWS and not torch.equal(ROTARY_ROWS[turned], columns):
+        raise WorkerError("the rotary embedding took other positions than the columns that entered")
     for row, span in enumerate(spans):
         length = span.stop - span.start
-        sheet.ids[span] = entered[row, :length]
-        sheet.positions[span] = np.arange(offset, offset + length)
-        sheet.padded += int(length < entered.shape[1])
-        _score(engine, rollout, span, logits[row], sheet)
+        held = at < length
+        sheet.ids[span][at[held]] = entered[row, held]
+        sheet.positions[span][at[held]] = offset + at[held]
+        sheet.mine[span][at[at < length - 1] + 1] = True
+        sheet.padded += int(length < width)
+        _score(engine, rollout, span, logits[row], at, sheet)
     sheet.rows = max(sheet.rows, entered.shape[0])
+    if width > sheet.columns:
+        sheet.columns, sheet.local_columns = width, entered.shape[1]
     sheet.timeline.append(
         {"name": "prefill", "rows": len(group), "columns": width, "seconds": time.perf_counter() - began}
     )
 
 
-def _score(engine: Engine, rollout: Rollout, span: slice, logits: torch.Tensor, sheet: Sheet) -> None:
-    active = np.flatnonzero(rollout.active[span])
+def _score(
+    engine: Engine, rollout: Rollout, span: slice, logits: torch.Tensor, at: NDArray[np.int64], sheet: Sheet
+) -> None:
+    """Score the active tokens of one sequence whose logits, one column before them, are on this rank."""
+    where = {int(column): index for index, column in enumerate(at)}
+    active = [int(token) for token in np.flatnonzero(rollout.active[span]) if int(token) - 1 in where]
     for start in range(0, len(active), ROWS):
         inside = active[start : start + ROWS]
-        flat = span.start + inside
+        flat = span.start + np.array(inside)
         wanted = torch.from_numpy(rollout.tensors["selected_token_ids"][flat].astype(np.int64)).to(logits.device)
-        rows = logits[torch.from_numpy(inside - 1).to(logits.device)]
-        if not isinstance(engine.operator.function, VocabParallel):
-            rows = _gathered(engine, rows)
-        sheet.values[flat] = engine.operator(rows, wanted).float().cpu().numpy()
+        rows = logits[torch.tensor([where[token - 1] for token in inside], device=logits.device)]
+        if sheet.temperature != 1.0:
+            rows = rows.float() / sheet.temperature
+            sheet.divided += len(inside)
+        sheet.values[flat] = logprobs(engine, rows, wanted, sheet.policy).float().cpu().numpy()
         sheet.selected[flat] = wanted.cpu().numpy()
+        sheet.scored += len(inside)
 
 
-def _gathered(engine: Engine, rows: torch.Tensor) -> torch.Tensor:
-    """Return [N, real vocabulary] for an operator that knows no shards."""
-    if engine.ranks > 1:
-        shares = [torch.empty_like(rows.contiguous()) for _ in range(engine.ranks)]
-        dist.all_gather(shares, rows.contiguous(), group=engine.group)
-        rows = torch.cat(shares, dim=-1)
-    return rows[:, : engine.shape.vocab]
+def _exchange(engine: Engine, sheet: Sheet) -> None:
+    """Put together what the context-parallel ranks were handed; WorkerError where two were handed one column."""
+    for name in ("ids", "positions", "selected"):
+        mine = torch.from_numpy(getattr(sheet, name))
+        owners = (mine >= 0).to(torch.int64)
+        dist.all_reduce(owners, group=engine.ranks.context_group)
+        if bool((owners > 1).any()):
+            raise WorkerError("two context-parallel ranks were handed the same column")
+        dist.all_reduce(mine, dist.ReduceOp.MAX, group=engine.ranks.context_group)
+
+
+def _record(engine: Engine, rollout: Rollout, sheet: Sheet) -> RankRecord:
+    ranks = engine.ranks
+    ranges: tuple[tuple[int, int], ...] = ((0, len(sheet.mine)),)
+    if ranks.context > 1:
+        edges = np.flatnonzero(np.diff(np.concatenate(([False], sheet.mine, [False])).astype(np.int8)))
+        ranges = tuple((int(start), int(stop)) for start, stop in edges.reshape(-1, 2))
+    kinds = [name for name, size in (("tensor", ranks.tensor), ("context", ranks.context)) if size > 1]
+    return RankRecord(
+        rank=ranks.rank,
+        world_size=ranks.world,
+        role="owner" if ranks.tensor_rank == 0 else "replica",
+        coordinates=ranks.coordinates,
+        ranges=ranges,
+        parallelism="+".join(kinds) or "none",
+        dtype=engine.dtype,
+        padding_side="right" if sheet.padded else "none",
+        cache_mode="none",
+        active_tokens=sum(int(rollout.active[start:stop].sum()) for start, stop in ranges),
+    )
 
 
 def _attestations(rollout: Rollout, sheet: Sheet) -> tuple[SequenceAttestation, ...]:
@@ -189,6 +242,6 @@ def _attestations(rollout: Rollout, sheet: Sheet) -> tuple[SequenceAttestation, 
     result = []
     for sequence in range(rollout.sequence_count):
         span = rollout.span(sequence)
-        handed = sheet.selected[span][rollout.active[span]]
-        result.append(attest_sequence(sequence, sheet.ids[span], sheet.positions[span], handed))
+        handed_over = sheet.selected[span][rollout.active[span]]
+        result.append(attest_sequence(sequence, sheet.ids[span], sheet.positions[span], handed_over))
     return tuple(result)

@@ -7,8 +7,8 @@ import torch.distributed as dist
 from xcfg.identity.attest import fold, weight_digest
 from xcfg.schema.worker import WeightReport
 
-from xcfg_megatron.build import Engine
 from xcfg_megatron.convert import Piece, from_megatron
+from xcfg_megatron.engine import Engine
 
 
 def weight_report(engine: Engine) -> WeightReport:
@@ -30,16 +30,16 @@ def weight_report(engine: Engine) -> WeightReport:
         aliases=aliases,
         fold=local_fold(engine),
         local_parameters=held,
-        total_parameters=held if engine.ranks == 1 else 0,
+        total_parameters=held if engine.ranks.tensor == 1 else 0,
     )
 
 
 def _shares(engine: Engine, parameter: torch.Tensor, piece: Piece) -> list[torch.Tensor]:
     value = parameter.detach().contiguous()
-    if engine.ranks == 1 or piece.axis is None:
+    if engine.ranks.tensor == 1 or piece.axis is None:
         return [value]
-    shares = [torch.empty_like(value) for _ in range(engine.ranks)]
-    dist.all_gather(shares, value, group=engine.group)
+    shares = [torch.empty_like(value) for _ in range(engine.ranks.tensor)]
+    dist.all_gather(shares, value, group=engine.ranks.tensor_group)
     return shares
 
 

@@ -8,6 +8,7 @@ from xcfg.comparison.decode_gate import decode_errors
 from xcfg.comparison.identity_gate import identity_errors, transform_errors
 from xcfg.comparison.recheck import same_comparison
 from xcfg.comparison.tables import ScoreTable
+from xcfg.comparison.vocabulary_gate import vocabulary_differences
 
 __all__ = [
     "CompareOutcome",
@@ -18,4 +19,5 @@ __all__ = [
     "identity_errors",
     "same_comparison",
     "transform_errors",
+    "vocabulary_differences",
 ]

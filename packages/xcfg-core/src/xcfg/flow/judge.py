@@ -8,7 +8,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from xcfg.comparison import CompareOutcome, ScoreTable, compare, coupled_changes, decode_errors, identity_errors
+from xcfg.comparison import (
+    CompareOutcome,
+    ScoreTable,
+    compare,
+    coupled_changes,
+    decode_errors,
+    identity_errors,
+    vocabulary_differences,
+)
 from xcfg.contract import Contract
 from xcfg.errors import ArtifactError
 from xcfg.flow.documents import Actual, IdentityDocument, Requested
@@ -64,7 +72,9 @@ def judge(
             missing[arm] = errors[arm][0] if arm in errors else f"{unfit.value if unfit else ''}: {why}"
     usable = {arm: columns for arm, columns in scores.items() if arm not in errors and arm not in missing}
     outcome = _numbers(requested, actual, usable, rollout, contract, errors)
-    return _finish(requested, actual, outcome, status, reason, missing)
+    training, other = (identity.reports.get(arm, ()) for arm in deciding)
+    vocabulary = vocabulary_differences(training, other, requested.knobs)
+    return _finish(requested, actual, outcome, (status, reason), missing, vocabulary)
 
 
 def deciding_arms(verdict_arm: str) -> tuple[str, str]:
@@ -169,10 +179,11 @@ def _finish(
     requested: Requested,
     actual: Actual,
     outcome: CompareOutcome,
-    status: Status | None,
-    reason: str,
+    ended: tuple[Status | None, str],
     missing: Mapping[str, str],
+    vocabulary: Sequence[dict[str, object]],
 ) -> Judgement:
+    status, reason = ended
     deciding = deciding_arms(requested.verdict_arm)
     tiers = {path: facts.tier for path, facts in requested.definitions.items()}
     coupled: list[dict[str, object]] = []
@@ -191,7 +202,7 @@ def _finish(
     comparison = evolve(
         outcome.comparison,
         coupled_changes=tuple(coupled),
-        undeclared_differences=tuple(undeclared),
+        undeclared_differences=(*undeclared, *vocabulary),
         replica_disagreements=replicas,
         missing_arms=dict(missing),
     )
@@ -203,6 +214,13 @@ def _finish(
             comparison,
             status=Status.NOT_COMPARABLE.value,
             reason=f"{names} differ from the baseline and the case does not declare it",
+        )
+    elif vocabulary and comparison.status in (Status.PASS.value, Status.MISMATCH.value):
+        sums = "; ".join(f"{side} sums over {vocabulary[0][side]}" for side in ("training", "rollout"))
+        comparison = evolve(
+            comparison,
+            status=Status.NOT_COMPARABLE.value,
+            reason=f"{sums}: the sides pad the vocabulary differently and no knob of the case declares it",
         )
     elif alone and comparison.status in (Status.PASS.value, Status.MISMATCH.value):
         comparison = evolve(

@@ -43,9 +43,16 @@ KNOB_PREFIXES: dict[str, str] = {
     "rollout.kv_cache_dtype": "xcfg-vllm",
     "rollout.max_num_seqs": "xcfg-vllm",
     "vllm.": "xcfg-vllm",
+    "training.batch_invariant_mode": "xcfg-megatron",
+    "training.context_parallel_size": "xcfg-megatron",
     "training.deterministic_mode": "xcfg-megatron",
+    "training.fp8": "xcfg-megatron",
+    "training.layer_spec": "xcfg-megatron",
+    "training.recompute": "xcfg-megatron",
     "training.sequence_parallel": "xcfg-megatron",
+    "training.temperature": "xcfg-megatron",
     "training.tensor_parallel_size": "xcfg-megatron",
+    "training.vocab_padding_policy": "xcfg-megatron",
     "megatron.": "xcfg-megatron",
 }
 """The longest prefix that fits counts."""

@@ -118,6 +118,8 @@ class ScoreReport(Record):
     fold_before, fold_after: of parameters and buffers; before may be the one at the end of the previous score or of
     the build, since a change in between then shows in this score's after. state_unchanged: whether those, modes and
     generators are after the request as they were before; None where nobody looked.
+    mechanism: how it was scored, in words of the runtime. `vocabulary` {"policy": mask | include, "real", "padded"} is
+    compared between the sides: whether columns that pad the vocabulary take part in the sums.
     broken: the engine cannot serve another request (a sticky device error); the supervisor discards the worker.
     """
 

@@ -1,0 +1,41 @@
+"""Whether both sides summed over the same columns of the vocabulary, as their scores report it.
+
+A runtime whose model pads the vocabulary reports `mechanism["vocabulary"]` as {"policy": "mask" | "include", "real":
+int, "padded": int}. Under `include` the padded columns take part in every sum. A runtime that never pads may report
+nothing, which stands for no padded column.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from xcfg.schema.names import Tier
+from xcfg.schema.worker import ScoreReport
+
+PATH = "mechanism.vocabulary"
+DECLARED_BY = "vocab_padding_policy"
+"""The last word of a knob that declares the policy, whichever package brings it."""
+
+
+def vocabulary_differences(
+    training: Sequence[ScoreReport], rollout: Sequence[ScoreReport], knobs: Collection[str]
+) -> list[dict[str, Any]]:
+    """Return the undeclared difference between the sides, or nothing; `knobs` are the paths that the case asks for."""
+    if any(key.partition("@")[0].rpartition(".")[2] == DECLARED_BY for key in knobs):
+        return []
+    sides = {"training": _summed(training), "rollout": _summed(rollout)}
+    if sides["training"] == sides["rollout"]:
+        return []
+    shown = {side: ", ".join(sorted(found)) for side, found in sides.items()}
+    return [{"path": PATH, **shown, "tier": Tier.SEMANTIC.value}]
+
+
+def _summed(reports: Sequence[ScoreReport]) -> set[str]:
+    """Return what the ranks of one side say that their sums include, in words."""
+    found = {"real columns"}
+    for report in reports:
+        said = report.mechanism.get("vocabulary")
+        if isinstance(said, dict) and said.get("policy") == "include" and said.get("padded") != said.get("real"):
+            found.add(f"padded columns, {said.get('padded')} for {said.get('real')}")
+    return found

@@ -1,0 +1,69 @@
+"""One forward of a batch over all ranks: physical columns, what this rank is handed, what the operator is handed."""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+
+from xcfg_megatron.engine import Engine
+from xcfg_megatron.logprob import Sharded
+from xcfg_megatron.parallel import zigzag
+
+
+def width_of(engine: Engine, longest: int) -> int:
+    """Return the columns of a batch: what sequence and context parallelism can split evenly."""
+    ranks = engine.ranks
+    multiple = ranks.tensor if engine.config.sequence_parallel else 1
+    if ranks.context > 1:
+        multiple *= 2 * ranks.context
+    return -(-longest // multiple) * multiple
+
+
+def forward(engine: Engine, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Run ids int64 [rows, columns], padded on the right, from position 0 on.
+
+    Return (columns of this rank int64 [local], logits [rows, local, padded vocabulary / tensor ranks]). Columns are
+    added up to width_of.
+    """
+    width = width_of(engine, ids.shape[1])
+    ids = torch.nn.functional.pad(ids, (0, width - ids.shape[1]))
+    columns = zigzag(width, engine.ranks.context_rank, engine.ranks.context)
+    positions = columns[None].expand(len(ids), -1)
+    mask = None
+    if engine.ranks.context == 1:
+        mask = torch.ones(1, 1, width, width, dtype=torch.bool, device=engine.device).triu(1)
+    logits = engine.model(ids[:, columns].to(engine.device), positions.to(engine.device), mask)
+    return columns, logits
+
+
+def logprobs(engine: Engine, rows: torch.Tensor, selected: torch.Tensor, policy: str) -> torch.Tensor:
+    """Call the operator on rows of logits [N, V / ranks]; note over how many columns it summed.
+
+    policy: `mask` hides the columns that pad the vocabulary, `include` does not. An operator that knows no shards is
+    given the columns of all ranks.
+    """
+    entries = engine.shape.vocab if policy == "mask" else engine.shape.padded
+    function = engine.operator.function
+    if isinstance(function, Sharded):
+        function.vocab = entries
+    else:
+        rows = _whole(engine, rows)[:, :entries]
+    found: torch.Tensor = engine.operator(rows, selected)
+    engine.columns[function.summed if isinstance(function, Sharded) else rows.shape[-1]] += len(rows)
+    return found
+
+
+def policy_seen(engine: Engine) -> str:
+    """Return what the sums since the last clear were: `mask`, `include`, or the columns that were seen."""
+    seen = set(engine.columns)
+    if seen <= {engine.shape.vocab}:
+        return "mask"
+    return "include" if seen == {engine.shape.padded} else f"sums over {sorted(seen)} columns"
+
+
+def _whole(engine: Engine, rows: torch.Tensor) -> torch.Tensor:
+    if engine.ranks.tensor == 1:
+        return rows
+    shares = [torch.empty_like(rows.contiguous()) for _ in range(engine.ranks.tensor)]
+    dist.all_gather(shares, rows.contiguous(), group=engine.ranks.tensor_group)
+    return torch.cat(shares, dim=-1)

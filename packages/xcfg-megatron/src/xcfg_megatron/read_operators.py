@@ -1,0 +1,69 @@
+"""Readers of operators: which module stands in every slot, and how often it ran since the counters were cleared."""
+
+from __future__ import annotations
+
+from xcfg.plugin.operators import backend_meant
+from xcfg.plugin.readback import OPERATOR_KNOB, OPERATORS, Reading, execution, state
+from xcfg.schema._base import Value
+from xcfg.schema.names import Exercised
+
+from xcfg_megatron.backends import OWN
+from xcfg_megatron.engine import Engine
+from xcfg_megatron.readers import Layout, Reader, ran
+
+
+def _logp(engine: Engine, layout: Layout, requested: Value) -> Reading:
+    operator = engine.operator
+    binding = operator.binding
+    evidence = (
+        execution("calls of the injected operator", operator.calls),
+        state("injected operator", f"{binding.backend_id}: {type(operator.function).__qualname__}"),
+    )
+    actual = binding.backend_id if operator.calls else None
+    exercised = Exercised.YES if operator.calls else Exercised.UNKNOWN
+    reason = "" if operator.calls else "the operator was not called"
+    return Reading(backend_meant(binding, requested), actual, evidence, exercised=exercised, reason=reason)
+
+
+def slot_reader(path: str) -> Reader | None:
+    """Return the reader of `operators.<operation>`, None for an operation that has no slots here."""
+    operation = path.removeprefix(OPERATORS)
+    if operation not in OWN:
+        return None
+
+    def read(engine: Engine, layout: Layout, requested: Value) -> Reading:
+        from xcfg_megatron.operators import Injected, slots
+
+        if operation not in engine.operators:
+            return Reading(requested, None, (), reason="the operation was not bound")
+        operator = engine.operators[operation]
+        found = list(slots(engine.model, operation))
+        expected, entered = len(found) * engine.forwards, engine.calls[f"slot.{operation}"]
+        kinds = sorted({type(module).__name__ for _, module in found})
+        mine = [isinstance(module, Injected) and module.operator is operator for _, module in found]
+        evidence = (
+            execution("calls of the slots; expected", f"{entered}; {expected}"),
+            execution("calls of the injected operator", operator.calls),
+            state("modules in the slots", f"{len(found)}: {', '.join(kinds)}"),
+        )
+        stock = not any(isinstance(module, Injected) for _, module in found)
+        actual, reason = None, "not every slot holds it, or not every slot ran"
+        if entered == expected > 0:
+            if stock:
+                actual, reason = OWN[operation], ""
+            elif all(mine) and operator.calls >= expected:
+                actual, reason = operator.binding.backend_id, ""
+        means = backend_meant(operator.binding, requested)
+        return Reading(means, actual, evidence, exercised=ran(engine), reason=reason)
+
+    return read
+
+
+def _attention(engine: Engine, layout: Layout, requested: Value) -> Reading:
+    found = {type(layer.self_attention.core_attention).__qualname__ for layer in engine.model.decoder.layers}
+    evidence = (state("core attention of every layer", ", ".join(sorted(found))),)
+    actual = "model_default" if len(found) == 1 else None
+    return Reading(", ".join(sorted(found)), actual, evidence, exercised=ran(engine))
+
+
+READERS: dict[str, Reader] = {OPERATOR_KNOB: _logp, "training.attention_backend": _attention}
