@@ -52,7 +52,7 @@ MEGATRON = RuntimeDescriptor(
         **{operation: {"production": backend} for operation, backend in OWN.items()},
     },
     operators=("selected_logprob", *OWN),
-    devices=("cpu",),
+    devices=("cpu", "cuda"),
     requires=("torch>=2.6", "megatron-core>=0.16,<0.20"),
     install_hint="pip install 'xcfg-megatron[cpu]'; "
     "in a clone: source scripts/_env.sh && sync --inexact --group engines",
