@@ -119,14 +119,14 @@ def test_a_second_run_resumes(scored: Place) -> None:
 def test_an_edit_scores_again(baseline: Place) -> None:
     """The program by its word in `command`, its neighbour by `sources`. Failing means a score of the old program."""
     assert baseline.run()["baseline"]["resumed"] is True, "nothing was edited yet"
-    for name, old in (("score.py", "# these are raw"), ("evidence.py", "# without padding")):
+    for name, old in (("score.py", "# () are raw"), ("evidence.py", "# without padding")):
         baseline.edit(name, old, f"{old} indeed")
         assert baseline.run()["baseline"]["resumed"] is False, name
 
 
 def test_an_unreported_knob_has_no_verdict(baseline: Place) -> None:
     """Failing means that a setting which nobody looked at passes as applied."""
-    baseline.edit("evidence.py", "for path in read if path in knobs", 'for path in set(knobs) - {"training.sharding"}')
+    baseline.edit("evidence.py", "for path in found if path in knobs", 'for path in set(knobs) - {"training.sharding"}')
     found = baseline.run()["baseline"]
     assert found["status"] == "UNOBSERVABLE" and "training.sharding" in found["reason"] and not found["edges"]
 

@@ -6,12 +6,11 @@ from contextlib import contextmanager
 import torch
 from torch.overrides import TorchFunctionMode
 from xcfg.identity.attest import fold, weight_digest
-from xcfg.schema import runtime
-from xcfg.schema.names import Applied, EvidenceKind, Lifecycle
+from xcfg.plugin.readback import Reading, application, execution, state
+from xcfg.schema.names import Lifecycle
 from xcfg.schema.worker import RankRecord, WeightReport
 
 State = namedtuple("State", "fold modes random")
-EXECUTION, STATE = EvidenceKind.EXECUTION, EvidenceKind.STATE
 
 
 def dtype_name(thing):
@@ -21,10 +20,10 @@ def dtype_name(thing):
 def weights(model):
     """One digest per tensor under its Hugging Face name, in the dtype in which the model holds it."""
     digests = {name: weight_digest(tensor) for name, tensor in model.named_parameters()}
-    return WeightReport(method="digest", dtype=dtype_name(model), tensors=digests, fold=state(model).fold)
+    return WeightReport(method="digest", dtype=dtype_name(model), tensors=digests, fold=state_of(model).fold)
 
 
-def state(model):
+def state_of(model):
     """What a score must leave as it was: parameters and buffers, training flags, random numbers."""
     random = [item.tolist() for item in (torch.get_rng_state(), *torch.cuda.get_rng_state_all())]
     tensors = fold([*model.named_parameters(), *model.named_buffers()])
@@ -85,25 +84,19 @@ class Evidence(TorchFunctionMode):
         whole = all(type(tensor) is torch.nn.Parameter for tensor in self.model.parameters())
         sides = "+".join(+self.padded) or knobs["batch.padding_side"]  # without padding both sides are one layout
         rows = f"{len(self.rows)} batches of {self.rows} rows, a sequence each"
-        read = {
-            "batch.packing": (False, EXECUTION, "rows that entered the model", rows),
-            "batch.padding_side": (sides, EXECUTION, "masks that entered the model", dict(self.padded)),
-            "batch.size": (max(self.rows), EXECUTION, "rows that entered the model", rows),
-            "training.attention_backend": (ran, EXECUTION, "functions that the model called", attention),
-            "training.compute_dtype": (self.compute_dtype, EXECUTION, "inputs of the matmuls", dict(self.matmuls)),
-            "training.sharding": ("unsharded" if whole else "", STATE, "types of the parameters", f"plain: {whole}"),
+        asked = knobs["batch.size"]
+        size = asked if len(self.rows) == 1 and self.rows[0] < asked else max(self.rows)  # all fitted into one batch
+        found = {
+            "batch.packing": (False, execution("rows that entered the model", rows)),
+            "batch.padding_side": (sides, execution("masks that entered the model", dict(self.padded))),
+            "batch.size": (size, execution("rows that entered the model", rows)),
+            "training.attention_backend": (ran or None, execution("functions that the model called", attention)),
+            "training.compute_dtype": (self.compute_dtype or None, execution("inputs of the matmuls", self.matmuls)),
+            "training.sharding": ("unsharded" if whole else None, state("types of the parameters", f"plain: {whole}")),
         }
-        return tuple(self.application(path, knobs[path], *read[path]) for path in read if path in knobs)
+        return tuple(self.record(path, knobs[path], *found[path]) for path in found if path in knobs)
 
-    def application(self, path, asked, actual, kind, source, detail):
-        return runtime.KnobApplication(
-            path=path,
-            side="training",
-            rank=self.rank,
-            requested=asked,
-            materialized=actual,
-            actual=actual,
-            status=Applied.UNOBSERVABLE if actual == "" else Applied.APPLIED if actual == asked else Applied.FALLBACK,
-            lifecycle=Lifecycle.REQUEST if path.startswith("batch.") else Lifecycle.ENGINE_CONSTRUCTION,
-            evidence=(runtime.Evidence(kind=kind, source=source, detail=str(detail)),),
-        )
+    def record(self, path, asked, actual, evidence):
+        """Applied where `actual` is what was asked for, unobservable where it is None, fallback otherwise."""
+        when = Lifecycle.REQUEST if path.startswith("batch.") else Lifecycle.ENGINE_CONSTRUCTION
+        return application(path, asked, Reading(asked, actual, (evidence,), when), side="training", rank=self.rank)

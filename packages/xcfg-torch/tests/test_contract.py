@@ -44,7 +44,13 @@ class TestTorchRuntime(RuntimeContract):
             "rollout.attention_backend": "sdpa",
             "logp.backend": "native",
         },
-        "training": {**LAYOUT, **TRAINING, "training.sharding": "unsharded"},
+        "training": {
+            **LAYOUT,
+            **TRAINING,
+            "training.sharding": "unsharded",
+            "training.fsdp_master_dtype": "compute",
+            "training.fsdp_output_dtype": "uncast",
+        },
         "reference": {**LAYOUT, **TRAINING, "training.compute_dtype": "float64", "training.attention_backend": "eager"},
     }
     options = {side: {"threads": 1} for side in ("rollout", "training", "reference")}

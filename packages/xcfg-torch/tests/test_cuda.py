@@ -121,7 +121,9 @@ def test_the_read_only_proof_catches_a_mutation(built, uneven, what):
     assert report.mechanism["state_changes"] == [what]
 
 
-def test_two_devices_over_nccl_give_the_bits_of_one(built, tiny, spec_of, launch, uneven, tmp_path):
+@pytest.mark.parametrize("master", ["compute", "float32"])
+def test_two_devices_over_nccl_give_the_bits_of_one(built, tiny, spec_of, launch, uneven, tmp_path, master):
+    """Shards in bfloat16 and in float32: either way bfloat16 computes. Failing means a policy that moves numbers."""
     if torch.cuda.device_count() < 2:
         pytest.skip("needs 2 CUDA devices")
     devices = ("cuda:0", "cuda:1")
@@ -129,6 +131,7 @@ def test_two_devices_over_nccl_give_the_bits_of_one(built, tiny, spec_of, launch
         "training.compute_dtype": "bfloat16",
         "training.attention_backend": "sdpa",
         "training.sharding": "fsdp",
+        "training.fsdp_master_dtype": master,
     }
     spec = spec_of(tiny, "training", knobs, world_size=2, devices=devices)
     requests = [ScoreRequest(id=f"size-{size}", arm="training", knobs={"batch.size": size}) for size in (1, 2)]
@@ -144,7 +147,9 @@ def test_two_devices_over_nccl_give_the_bits_of_one(built, tiny, spec_of, launch
     for rank, build in enumerate(builds):
         assert build.weights.tensors == plain.report.weights.tensors
         assert 0 < build.weights.local_parameters < build.weights.total_parameters
-        sharding = {item.path: item for item in build.applications}["training.sharding"]
+        found = {item.path: item for item in build.applications}
+        sharding, stored = found["training.sharding"], found["training.fsdp_master_dtype"]
+        assert (stored.status, stored.actual) == (Applied.APPLIED, master)
         assert (sharding.status, sharding.actual, sharding.rank) == (Applied.APPLIED, "fsdp", rank)
         assert {item.kind for item in sharding.evidence} == {EvidenceKind.STATE, EvidenceKind.EXECUTION}
     for request in requests:

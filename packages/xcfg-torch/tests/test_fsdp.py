@@ -6,11 +6,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from safetensors.numpy import load_file
 from xcfg.identity.attest import expected_attestations
 from xcfg.identity.rollout import write_rollout
 from xcfg.schema.codec import decode_json, pretty_json
 from xcfg.schema.names import Applied, EvidenceKind
+from xcfg.schema.runtime import PlacementRequest
 from xcfg.schema.worker import BuildReport, ScoreReport, ScoreRequest
 
 WORLD = 2
@@ -19,27 +21,38 @@ REQUESTS = [
     ScoreRequest(id="two", arm="training", knobs={"batch.size": 2, "batch.padding_side": "left"}),
     ScoreRequest(id="all", arm="training", knobs={"batch.size": 5, "batch.packing": True}),
 ]
-ENGINES = {"engine-plain": {}, "engine-master": {"fsdp_master_dtype": "float32", "fsdp_reshard_after_forward": False}}
+MASTER, OUTPUT = "training.fsdp_master_dtype", "training.fsdp_output_dtype"
+ENGINES = {
+    "engine-plain": ({}, {MASTER: "compute", OUTPUT: "uncast"}),
+    "engine-master": ({"fsdp_reshard_after_forward": False}, {MASTER: "float32"}),
+    "engine-policy": (
+        {"fsdp_reduce_dtype": "float32", "fsdp_cast_forward_inputs": False},
+        {MASTER: "float32", OUTPUT: "float32"},
+    ),
+    "engine-coarse": ({}, {"training.compute_dtype": "float32", OUTPUT: "bfloat16"}),
+    "engine-lossy": ({}, {"training.compute_dtype": "float32", MASTER: "float16"}),
+}
 
 
 @pytest.fixture(scope="module")
 def workplace(tmp_path_factory):
-    """One folder for both engines: the ranks are launched once."""
+    """One folder for all engines: the ranks are launched once."""
     return tmp_path_factory.mktemp("fsdp")
 
 
 @pytest.fixture
 def sharded(tiny, spec_of, launch, workplace, uneven):
-    """`sharded(engine)` -> (builds, {id: reports}, {id: values}); both engines run in one launch of two ranks."""
+    """`sharded(engine)` -> (builds, {id: reports}, {id: values}); all engines run in one launch of two ranks."""
     folder = workplace
     if not (folder / "rollout").exists():
         write_rollout(uneven, folder / "rollout")
-        for name, options in ENGINES.items():
+        for name, (options, more) in ENGINES.items():
             (folder / name).mkdir()
             knobs = {
                 "training.compute_dtype": "bfloat16",
                 "training.attention_backend": "sdpa",
                 "training.sharding": "fsdp",
+                **more,
             }
             spec = spec_of(tiny, "training", knobs, options=options, world_size=WORLD)
             (folder / name / "spec.json").write_bytes(pretty_json(spec))
@@ -108,14 +121,105 @@ def _check_reports(reports, uneven):
     assert spans == [(int(a), int(b)) for a, b in zip(uneven.offsets[:-1], uneven.offsets[1:], strict=True)]
 
 
+def applications(reports):
+    """The records of rank 0 by path; both ranks must say the same of every knob but their own shares."""
+    first, second = ({item.path: item for item in report.applications} for report in reports)
+    assert {path: item.actual for path, item in first.items()} == {path: item.actual for path, item in second.items()}
+    return first
+
+
+def policies(found):
+    """What the evidence says of MixedPrecisionPolicy in the live FSDP states."""
+    return next(piece.detail for piece in found.evidence if "MixedPrecisionPolicy" in piece.source)
+
+
 def test_float32_master_weights_compute_in_bfloat16(sharded, built, uneven):
-    """The form trainers use: float32 shards that are cast to bfloat16 when they are gathered."""
+    """What trainers do: float32 shards, cast to bfloat16 when gathered. Oracle: the plain model in each of the dtypes.
+
+    Failing means that the policy moves numbers that it should not, or that float32 is attested where bfloat16 computes.
+    """
     builds, reports, values = sharded("engine-master")
-    plain = built("training", "bfloat16")
+    plain, wide = built("training", "bfloat16"), built("training", "float32")
     assert np.array_equal(values["one"], plain.score(uneven, knobs={"batch.size": 1}).values)
+    away = np.abs(values["one"] - wide.score(uneven, knobs={"batch.size": 1}).values).max()
+    assert 1e-3 < away < 0.5, "bfloat16 computed, not the float32 of the master weights"
     for build, report in zip(builds, reports["one"], strict=True):
-        found = {item.path: item for item in report.applications}["training.compute_dtype"]
-        assert found.actual == build.compute_dtype == report.compute_dtype == "bfloat16"
-        assert "float32 x" in found.evidence[1].detail, "the parameters are float32 and the evidence says so"
-        assert build.weights.tensors == plain.report.weights.tensors
+        found = {item.path: item for item in report.applications}
+        compute = found["training.compute_dtype"]
+        assert compute.actual == build.compute_dtype == report.compute_dtype == "bfloat16"
+        assert "float32 x" in compute.evidence[1].detail, "the parameters are float32 and the evidence says so"
+        assert build.weights.dtype == "bfloat16" and build.weights.tensors == plain.report.weights.tensors
+        assert build.weights.fold not in ("", plain.report.weights.fold), "the fold is of this rank's float32 shards"
         assert report.state_unchanged
+    master = applications(reports["one"])[MASTER]
+    assert (master.status, master.actual) == (Applied.APPLIED, "float32")
+    assert master.evidence[0].kind is EvidenceKind.EXECUTION and "bfloat16 x" in master.evidence[0].detail
+    assert policies(master) == ("param_dtype=bfloat16 reduce_dtype=None output_dtype=None cast_forward_inputs=True x 5")
+
+
+def test_shards_in_the_compute_dtype_are_not_cast(sharded):
+    """Failing means that a run without master weights is reported as one with them."""
+    found = applications(sharded("engine-plain")[1]["one"])
+    assert [(found[path].status, found[path].actual) for path in (MASTER, OUTPUT)] == [
+        (Applied.APPLIED, "compute"),
+        (Applied.APPLIED, "uncast"),
+    ]
+    assert policies(found[MASTER]).startswith("param_dtype=None")
+
+
+def test_the_whole_policy_reaches_the_live_states(sharded, built, uneven):
+    """bfloat16 logits cast to float32 lose nothing. Failing means that an option of the policy is dropped."""
+    _, reports, values = sharded("engine-policy")
+    assert np.array_equal(values["two"], built("training", "bfloat16").score(uneven, knobs=REQUESTS[1].knobs).values)
+    found = applications(reports["two"])[OUTPUT]
+    assert (found.status, found.actual) == (Applied.APPLIED, "float32")
+    assert found.evidence[0].kind is EvidenceKind.EXECUTION
+    assert "left the head bfloat16 x" in found.evidence[0].detail and "the model float32 x" in found.evidence[0].detail
+    tail = "cast_forward_inputs=False x"
+    block = f"param_dtype=bfloat16 reduce_dtype=float32 output_dtype=None {tail} 4"
+    root = f"param_dtype=bfloat16 reduce_dtype=float32 output_dtype=float32 {tail} 1"
+    assert policies(found) == f"{root}, {block}" or policies(found) == f"{block}, {root}"
+
+
+def test_a_coarse_output_rounds_the_logits(sharded, built, tiny, uneven):
+    """Oracle: transformers in float32, whose logits are rounded here. Failing means a cast that is only configured."""
+    from transformers import AutoModelForCausalLM
+
+    _, reports, values = sharded("engine-coarse")
+    model = AutoModelForCausalLM.from_pretrained(tiny, dtype=torch.float32, attn_implementation="sdpa").eval()
+    expected = []
+    for index in range(uneven.sequence_count):
+        span = uneven.span(index)
+        ids = torch.from_numpy(uneven.tensors["token_ids"][span]).long()
+        with torch.no_grad():
+            logits = model(ids[None], use_cache=False).logits[0].bfloat16().double()
+        rows = np.flatnonzero(uneven.active[span])
+        expected += logits.log_softmax(-1)[rows - 1, ids[rows]].tolist()
+    assert np.abs(values["one"] - np.array(expected)).max() < 2e-6
+    exact = built("training", "float32").score(uneven, knobs={"batch.size": 1}).values
+    assert np.abs(values["one"] - exact).max() > 1e-3, "the rounding shows"
+    found = applications(reports["one"])
+    assert (found[OUTPUT].status, found[OUTPUT].actual) == (Applied.APPLIED, "bfloat16")
+    assert found["training.compute_dtype"].actual == "float32"
+
+
+def test_master_weights_that_lost_bits_are_not_the_checkpoint(sharded, built):
+    """float16 shards, widened to compute in float32: the small numbers of a bfloat16 checkpoint are no float16.
+
+    Failing means that lost bits pass the weights gate.
+    """
+    build = sharded("engine-lossy")[0][0]
+    whole = built("training", "float32").report.weights
+    assert build.weights.dtype == whole.dtype == "float32"
+    differing = [name for name, digest in build.weights.tensors.items() if digest != whole.tensors[name]]
+    assert len(differing) > 10 and set(build.weights.tensors) == set(whole.tensors)
+
+
+def test_without_shards_the_knobs_are_refused():
+    """Failing means that a cast which nothing performs is planned, and ends as a fallback after a build."""
+    from xcfg_torch.placement import placement
+
+    for path, value in ((MASTER, "float32"), (OUTPUT, "bfloat16")):
+        knobs = {"training.sharding": "unsharded", path: value}
+        request = PlacementRequest(side="training", knobs=knobs, options={}, devices=("cpu",))
+        assert list(placement(request).unsupported) == [path]

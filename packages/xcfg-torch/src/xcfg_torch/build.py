@@ -14,6 +14,7 @@ from xcfg_torch.batching import Batch
 from xcfg_torch.engine import Engine
 from xcfg_torch.fsdp import FullySharded, Sharding, join, parameter_count
 from xcfg_torch.load import DTYPES, Anatomy, anatomy, load_model, prepare_process
+from xcfg_torch.mixed_precision import MixedPrecision, asked_precision
 from xcfg_torch.observe import Observer
 from xcfg_torch.options import TorchOptions, parse_options
 from xcfg_torch.weights import tied_names
@@ -35,11 +36,11 @@ def build_engine(spec: WorkerSpec, context: RankContext) -> tuple[Engine, dict[s
     prepare_process(options, context.device, spec.seed)
     if sharded:
         join(context)
-    stored = options.fsdp_master_dtype if sharded and options.fsdp_master_dtype else dtype
-    model = load_model(Path(spec.checkpoint), DTYPES[stored], attention, context.device)
+    precision = asked_precision(spec.knobs, options, dtype)
+    model = load_model(Path(spec.checkpoint), DTYPES[precision.stored], attention, context.device)
     parts = anatomy(model)
     aliases = tied_names(model)
-    sharding = _sharding(parts, options, dtype, context, sharded)
+    sharding = _sharding(parts, options, precision, context, sharded)
     observer = Observer(parts)
     observer.float64 = dtype == "float64"
     if "selected_logprob" not in spec.operators:
@@ -74,9 +75,12 @@ def asked(spec: WorkerSpec) -> tuple[str, str]:
     return dtype, str(spec.knobs.get(f"{side}.attention_backend", "model_default"))
 
 
-def _sharding(parts: Anatomy, options: TorchOptions, dtype: str, context: RankContext, sharded: bool) -> Sharding:
+def _sharding(
+    parts: Anatomy, options: TorchOptions, precision: MixedPrecision, context: RankContext, sharded: bool
+) -> Sharding:
     if sharded:
-        return FullySharded(parts, options, dtype, context.world_size, context.device)
+        reshard = options.fsdp_reshard_after_forward
+        return FullySharded(parts, precision, reshard=reshard, world_size=context.world_size, device=context.device)
     return Sharding(parameter_count(parts.model))
 
 

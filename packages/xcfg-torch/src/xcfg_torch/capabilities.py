@@ -7,6 +7,8 @@ from xcfg.schema.knobs import FloatRange
 from xcfg.schema.operators import OperatorBackendDescriptor, OptionDefinition
 from xcfg.schema.runtime import Capability, CheckpointDescriptor, RuntimeDescriptor
 
+from xcfg_torch.mixed_knobs import MASTER, OUTPUT
+
 TRAINED = ("bfloat16", "float16", "float32")
 REQUIRES = ("torch>=2.6", "transformers>=5.0,<6")
 INSTALL = "pip install xcfg-torch"
@@ -67,6 +69,8 @@ TORCH = RuntimeDescriptor(
                 "training.compute_dtype": TRAINED,
                 "training.attention_backend": ATTENTION,
                 "training.sharding": ("unsharded", "fsdp"),
+                MASTER: (),
+                OUTPUT: (),
                 "logp.backend": (),
             },
         ),

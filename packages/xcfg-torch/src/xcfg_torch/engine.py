@@ -13,7 +13,7 @@ from xcfg.plugin.operators import BoundOperator
 
 from xcfg_torch.batching import Batch
 from xcfg_torch.fsdp import Sharding
-from xcfg_torch.load import Anatomy
+from xcfg_torch.load import Anatomy, dtype_name
 from xcfg_torch.observe import Observer, Seen
 from xcfg_torch.options import TorchOptions
 
@@ -77,4 +77,5 @@ class Engine:
         """Call the model under the observer; return its output and what entered."""
         with self.observer.watching(), self.sharding.counting():
             output = self.model(**arguments)
+            self.observer.model_outputs[dtype_name(output.logits.dtype)] += 1
         return output, self.observer.take()

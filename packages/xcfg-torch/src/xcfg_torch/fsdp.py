@@ -18,8 +18,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from xcfg.errors import LaunchError
 from xcfg.plugin.protocols import RankContext
 
-from xcfg_torch.load import DTYPES, Anatomy
-from xcfg_torch.options import TorchOptions
+from xcfg_torch.load import Anatomy
+from xcfg_torch.mixed_precision import MixedPrecision
 
 JOIN_SECONDS = 120
 
@@ -74,24 +74,21 @@ class FullySharded(Sharding):
 
     name = "fsdp"
 
-    def __init__(self, parts: Anatomy, options: TorchOptions, dtype: str, world_size: int, device: str) -> None:
-        """Shard the model of `parts` in place."""
+    def __init__(
+        self, parts: Anatomy, precision: MixedPrecision, *, reshard: bool, world_size: int, device: str
+    ) -> None:
+        """Shard the model of `parts` in place. reshard: free a block's gathered parameters after its forward."""
         super().__init__(parameter_count(parts.model))
         from torch.distributed.device_mesh import init_device_mesh
-        from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+        from torch.distributed.fsdp import fully_shard
 
         self.world_size = world_size
         self.counter = GatherCounter()
         mesh = init_device_mesh(torch.device(device).type, (world_size,))
-        arguments: dict[str, Any] = {
-            "mesh": mesh,
-            "reshard_after_forward": options.fsdp_reshard_after_forward,
-        }
-        if options.fsdp_master_dtype is not None:
-            arguments["mp_policy"] = MixedPrecisionPolicy(param_dtype=DTYPES[dtype])
+        arguments: dict[str, Any] = {"mesh": mesh, "reshard_after_forward": reshard}
         for block in parts.blocks:
-            fully_shard(block, **arguments)
-        self.root: Any = fully_shard(parts.model, **arguments)
+            fully_shard(block, mp_policy=precision.policy(root=False), **arguments)
+        self.root: Any = fully_shard(parts.model, mp_policy=precision.policy(root=True), **arguments)
 
     @property
     def all_gathers(self) -> int:  # type: ignore[override]

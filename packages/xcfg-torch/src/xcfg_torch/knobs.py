@@ -19,6 +19,8 @@ from xcfg_torch.attention import backend_that_ran
 from xcfg_torch.engine import Engine
 from xcfg_torch.fsdp import local, placements
 from xcfg_torch.load import dtype_name
+from xcfg_torch.mixed_knobs import MASTER, OUTPUT, SAME, UNCAST
+from xcfg_torch.mixed_precision import live_policies, returned_by_root
 
 REQUEST_KNOBS = ("batch.size", "batch.padding_side", "batch.packing")
 
@@ -56,7 +58,7 @@ def construction_applications(engine: Engine, knobs: dict[str, Value], *, scored
 def _dtype(engine: Engine, requested: Value) -> Reading:
     counted = engine.observer.linear_inputs
     stored = Counter(dtype_name(item.dtype) for item in engine.model.parameters())
-    evidence = [state("parameters of the live model", _listing(stored))]
+    evidence = [state("parameters of the live model", _listing(stored)), *_policies(engine)]
     if counted:
         detail = f"{_listing(counted)}; in {engine.observer.sampled_forwards} of {engine.observer.forwards} forwards"
         evidence.insert(0, execution("inputs of the matmuls in decoder blocks", detail))
@@ -97,6 +99,35 @@ def _sharding(engine: Engine, requested: Value) -> Reading:
             actual = None
     reason = "" if actual else "parameters are neither whole nor gathered shards"
     return Reading(engine.sharding.name, actual, tuple(evidence), Lifecycle.PROCESS_START, reason=reason)
+
+
+def _master(engine: Engine, requested: Value) -> Reading:
+    """Read the dtype in which the shards lie, beside the one that the matmuls were given."""
+    stored = Counter(dtype_name(local(item).dtype) for item in engine.model.parameters())
+    used = engine.observer.linear_weights
+    evidence = [state("shards of the live model", _listing(stored)), *_policies(engine)]
+    if used:
+        evidence.insert(0, execution("weights inside the matmuls of decoder blocks", _listing(used)))
+    one = next(iter(stored)) if len(stored) == 1 else None
+    if one is None or not used:
+        return Reading(requested, None, tuple(evidence), reason="no single dtype of the weights was seen")
+    return Reading(requested, SAME if requested == SAME and set(used) == {one} else one, tuple(evidence))
+
+
+def _output(engine: Engine, requested: Value) -> Reading:
+    """Read whether the logits were cast on their way out of the model."""
+    head, left = engine.observer.head_outputs, engine.observer.model_outputs
+    detail = f"left the head {_listing(head)}; left the model {_listing(left)}"
+    evidence = (execution("logits", detail), *_policies(engine))
+    if len(left) != 1 or len(head) != 1:
+        return Reading(requested, None, evidence, reason="no single dtype of the logits was seen")
+    cast = returned_by_root(engine.model) is not None or set(head) != set(left)
+    return Reading(requested, next(iter(left)) if cast else UNCAST, evidence)
+
+
+def _policies(engine: Engine) -> tuple[Evidence, ...]:
+    found = live_policies(engine.model)
+    return (state("MixedPrecisionPolicy of the live FSDP states", _listing(found)),) if found else ()
 
 
 def _logp_backend(engine: Engine, requested: Value) -> Reading:
@@ -144,6 +175,8 @@ READERS: dict[str, Reader] = {
     "rollout.attention_backend": _attention,
     "training.attention_backend": _attention,
     "training.sharding": _sharding,
+    MASTER: _master,
+    OUTPUT: _output,
     "logp.backend": _logp_backend,
     "rollout.tensor_parallel_size": _inherent(1, Lifecycle.PROCESS_START, "one process holds the whole model"),
     "rollout.context_parallel_size": _inherent(1, Lifecycle.PROCESS_START, "one process holds the whole context"),

@@ -41,7 +41,8 @@ class Observer:
     """Hooks on one model, its counters since `clear`, and the last forward.
 
     linear_inputs: dtype -> calls of matmuls in decoder blocks, in `sampled_forwards` of `forwards`.
-    head_rows: rows of the head's input -> calls.
+    linear_weights: dtype of those matmuls' weights while they ran. head_rows: rows of the head's input -> calls.
+    head_outputs, model_outputs: dtype of the logits as they left the head, and the model -> calls.
     """
 
     def __init__(self, parts: Anatomy) -> None:
@@ -70,7 +71,10 @@ class Observer:
         self.single_token_forwards = 0
         self.sampled_forwards = 0
         self.linear_inputs: Counter[str] = Counter()
+        self.linear_weights: Counter[str] = Counter()
         self.head_rows: Counter[int] = Counter()
+        self.head_outputs: Counter[str] = Counter()
+        self.model_outputs: Counter[str] = Counter()
 
     def detach(self) -> None:
         """Remove every hook."""
@@ -109,7 +113,7 @@ class Observer:
             add(module.register_forward_pre_hook(self._attention_hook(index), with_kwargs=True))
         head = parts.model.get_output_embeddings()
         if head is not None:
-            add(head.register_forward_pre_hook(self._on_head))
+            add(head.register_forward_hook(self._on_head))
 
     def _on_decoder(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         cache = kwargs.get("past_key_values")
@@ -164,6 +168,8 @@ class Observer:
 
     def _on_linear(self, module: Any, args: tuple[Any, ...]) -> None:
         self.linear_inputs[dtype_name(args[0].dtype)] += 1
+        self.linear_weights[dtype_name(module.weight.dtype)] += 1
 
-    def _on_head(self, module: Any, args: tuple[Any, ...]) -> None:
+    def _on_head(self, module: Any, args: tuple[Any, ...], output: Any) -> None:
+        self.head_outputs[dtype_name(output.dtype)] += 1
         self.head_rows[args[0].numel() // args[0].shape[-1]] += 1

@@ -17,7 +17,9 @@ class TorchOptions(Input, frozen=True):
     threads: OMP and torch threads per process; null: cores of this process divided by its processes.
     fsdp_world_size: ranks when training.sharding is fsdp.
     fsdp_reshard_after_forward: free the gathered parameters of a block after its forward.
-    fsdp_master_dtype: dtype of the sharded parameters; they are cast to the compute dtype when gathered.
+    fsdp_reduce_dtype: of MixedPrecisionPolicy, the dtype of gradient reductions; null: the compute dtype. No gradient
+        is reduced in a score, so it moves no number; it is set as the trainer sets it, and read back.
+    fsdp_cast_forward_inputs: of MixedPrecisionPolicy, whether floating-point inputs of a block are cast when it starts.
     logits_to_keep: compute head logits only for the columns that are scored (another M of the head GEMM).
     row_chunk: rows of logits per call of the selected-logprob operator, hence widened at a time.
     deterministic_algorithms, float32_matmul_precision: torch's global switches of those names.
@@ -27,7 +29,8 @@ class TorchOptions(Input, frozen=True):
     threads: int | None = None
     fsdp_world_size: int = 2
     fsdp_reshard_after_forward: bool = True
-    fsdp_master_dtype: Literal["bfloat16", "float16", "float32"] | None = None
+    fsdp_reduce_dtype: Literal["bfloat16", "float16", "float32"] | None = None
+    fsdp_cast_forward_inputs: bool = True
     logits_to_keep: bool = False
     row_chunk: int = 256
     deterministic_algorithms: bool = False

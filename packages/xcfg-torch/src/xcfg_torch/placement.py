@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from xcfg.schema._base import Value
 from xcfg.schema.runtime import Placement, PlacementRequest
 
+from xcfg_torch.mixed_knobs import MASTER, OUTPUT, SAME, UNCAST
 from xcfg_torch.options import TorchOptions, parse_options
 
 ATTENTION_PATHS = ("training.attention_backend", "rollout.attention_backend")
@@ -65,6 +66,10 @@ def _unsupported(request: PlacementRequest, options: TorchOptions, world: int, o
         reasons["training.sharding"] = (
             f"fsdp over fsdp_world_size={options.fsdp_world_size} shards nothing; use 2 or more"
         )
+    for path, default in ((MASTER, SAME), (OUTPUT, UNCAST)):
+        value = request.knobs.get(path, default)
+        if value != default and request.knobs.get("training.sharding") != "fsdp":
+            reasons[path] = f"{value!r} is a cast of FSDP2, and nothing is sharded; set training.sharding to fsdp"
     return reasons
 
 

@@ -12,7 +12,8 @@ from xcfg.identity.attest import fold, weight_digest
 from xcfg.schema.worker import WeightReport
 
 from xcfg_torch.fsdp import Sharding, local
-from xcfg_torch.load import DTYPES
+from xcfg_torch.load import DTYPES, dtype_name
+from xcfg_torch.mixed_precision import computing_tensors, live_policies
 
 
 def tied_names(model: Any) -> dict[str, str]:
@@ -27,13 +28,19 @@ def tied_names(model: Any) -> dict[str, str]:
 
 
 def weight_report(model: Any, dtype: str, sharding: Sharding, aliases: dict[str, str]) -> WeightReport:
-    """Return the digest of every full tensor in `dtype` by its Hugging Face name; collective when sharded."""
+    """Return the digest of every full tensor by its Hugging Face name, as it computes; collective when sharded.
+
+    Sharded master weights are not what computes: a forward uses their cast, gathered. So the gathered tensors are
+    digested as they are found, and the report names their dtype, `dtype` only where they have several.
+    """
     tensors: dict[str, str] = {}
-    held = 0
-    for name, parameter in model.named_parameters():
-        held += local(parameter).numel()
-        full = parameter.full_tensor() if hasattr(parameter, "full_tensor") else parameter
-        tensors[name] = weight_digest(_cast(full.detach(), dtype))
+    held = sum(local(parameter).numel() for parameter in model.parameters())
+    sharded, found = bool(live_policies(model)), set()
+    for name, full in computing_tensors(model):
+        found.add(dtype_name(full.dtype))
+        tensors[name] = weight_digest(full.detach() if sharded else _cast(full.detach(), dtype))
+    if sharded and len(found) == 1:
+        (dtype,) = found
     for name, buffer in model.named_buffers():
         if name in model.state_dict(keep_vars=True):
             tensors[name] = weight_digest(_cast(buffer.detach(), dtype))
