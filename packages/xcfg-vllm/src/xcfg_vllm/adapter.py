@@ -131,11 +131,11 @@ def _reload(engine: Engine, spec: WorkerSpec) -> str:
     """
     if spec.knobs.get("weights.path") != "reload":
         return ""
-    loaded = engine.every_rank("xcfg_fold")
+    loaded = engine.every_rank("xcfg_fold", False)
     spoiled = engine.every_rank("xcfg_spoil")
-    between = engine.every_rank("xcfg_fold")
+    between = engine.every_rank("xcfg_fold", False)
     engine.reload(spec.checkpoint)
-    mended = engine.every_rank("xcfg_fold")
+    mended = engine.every_rank("xcfg_fold", False)
     if mended != loaded or any(old == new for old, new in zip(loaded, between, strict=True)):
         return FAILED_RELOAD
     return f"{', '.join(loaded)}; {spoiled} parameters negated: {', '.join(between)}; reloaded: {', '.join(mended)}"

@@ -62,8 +62,8 @@ class WorkerExtension:
 
         return spoil(self.model_runner.model)
 
-    def xcfg_fold(self) -> str:
-        """Return a digest of this rank's own weights, packed layers included."""
+    def xcfg_fold(self, handlers: bool = True) -> str:
+        """Return a digest of this rank's own weights; handlers: with the identity of every packed layer's handler."""
         from xcfg_vllm.weights import local_fold
 
-        return local_fold(self.model_runner.model)
+        return local_fold(self.model_runner.model, handlers=handlers)

@@ -17,6 +17,8 @@ import torch
 from safetensors import safe_open
 from xcfg.identity.attest import fold, weight_digest
 
+SAMPLED = 16
+"""Columns of a packed layer that the fold of every score looks at."""
 SPLIT_COLUMNS = ("RowParallelLinear",)
 """Layers whose weights are split over ranks along their input; their biases are whole on every rank."""
 WHOLE = ("ReplicatedLinear",)
@@ -119,12 +121,32 @@ def spoil(model: Any) -> int:
     return len(found)
 
 
-def local_fold(model: Any) -> str:
-    """Return a digest of this rank's parameters and buffers; packed layers by what they do to the identity."""
+def local_fold(model: Any, *, handlers: bool = True) -> str:
+    """Return a digest of this rank's parameters and buffers, cheap enough for every score.
+
+    A packed layer is opaque memory that its kernel alone reads: only packing anew writes it, which makes another
+    handler. So the fold holds which handler each layer has, and SAMPLED columns of what it does. Every weight of
+    every layer is in the digests of weight_digests, at the build. handlers: False for contents alone.
+    """
     state = hashlib.sha256()
-    parts = [(name, part) for name, _, part in named_parts(model)]
+    parts = [item for item in model.named_parameters() if item[1].numel()]
     state.update(fold([*parts, *model.named_buffers()]).encode())
+    for path, module in model.named_modules():
+        if hasattr(module, "cpu_linear"):
+            state.update(f"{path} {id(module.cpu_linear) if handlers else ''}".encode())
+            state.update(fold([(path, _sampled(module))]).encode())
     return state.hexdigest()[:16]
+
+
+def _sampled(layer: Any) -> torch.Tensor:
+    """Return SAMPLED columns of a packed layer's weight, spread over its input, as it acts: [columns, out]."""
+    width = int(getattr(layer, "input_size_per_partition", 0) or layer.weight.shape[1])
+    where = torch.arange(min(SAMPLED, width)) * width // min(SAMPLED, width)
+    dtype = layer.weight.dtype
+    rows = torch.zeros(len(where), width, dtype=dtype)
+    rows[torch.arange(len(where)), where] = 1
+    product: torch.Tensor = layer.quant_method.apply(layer, rows, None)
+    return product
 
 
 class _Stored:
