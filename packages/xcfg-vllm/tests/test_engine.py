@@ -25,10 +25,12 @@ def run(target: str) -> None:
     words = ["-m", "pytest", *options, str(HERE / target)]
     done = subprocess.run([sys.executable, *words], capture_output=True, text=True, timeout=280, check=False)
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
-    assert " passed" in done.stdout and "skipped" not in done.stdout, done.stdout[-500:]
+    allowed = 1 if "contract" in target else 0  # the kit skips what is asked of a replay for the arm that replays not
+    skipped = re.search(r"(\d+) skipped", done.stdout)
+    assert " passed" in done.stdout and int(skipped[1] if skipped else 0) == allowed, done.stdout[-500:]
 
 
-@pytest.mark.parametrize("suite", ["suite_engine.py", "suite_operators.py"])
+@pytest.mark.parametrize("suite", ["suite_engine.py", "suite_operators.py", "suite_contract.py"])
 def test_the_suite_on_a_real_engine(suite):
     """Failing means what the first failing test of the suite says; its output follows."""
     run(suite)

@@ -53,6 +53,7 @@ class VllmAdapter:
         started = time.perf_counter()
         injected = {name: item for name, item in spec.operators.items() if item.backend_id not in OWN}
         os.environ[registry.ENVIRONMENT] = registry.environment(injected)
+        registry.renew()
         self._spec = spec
         self._engine = build_engine(spec)
         engine = self._engine

@@ -19,12 +19,14 @@ class WorkerExtension:
     vllm_config: Any
     _xcfg_recorder: Any
     _xcfg_replay: Any
+    _xcfg_random: Any
 
     def xcfg_begin(self) -> bool:
         """Start, or start anew, to take down what enters the model and what is called."""
         if not hasattr(self, "_xcfg_recorder"):
             self._xcfg_watch()
         self._xcfg_recorder.take()
+        self._xcfg_random = random_state()
         registry.reset()
         return True
 
@@ -41,7 +43,11 @@ class WorkerExtension:
             self._xcfg_replay = None if has_native_replay(runner) else V2Replay(runner.sampler)
 
     def xcfg_taken(self) -> dict[str, Any]:
-        """Return what entered, and how often each operator was called, since xcfg_begin."""
+        """Return what entered, and how often each operator was called, since xcfg_begin.
+
+        Torch's generators are put back: a forced token was drawn before it was overwritten.
+        """
+        restore(self._xcfg_random)
         return {**self._xcfg_recorder.take(), "operators": registry.counts()}
 
     def xcfg_facts(self) -> dict[str, Any]:
@@ -67,3 +73,19 @@ class WorkerExtension:
         from xcfg_vllm.weights import local_fold
 
         return local_fold(self.model_runner.model, handlers=handlers)
+
+
+def random_state() -> list[Any]:
+    """Return the state of torch's generators in this process: the CPU's and, where it is in use, the current GPU's."""
+    import torch
+
+    return [torch.get_rng_state(), torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None]
+
+
+def restore(state: list[Any]) -> None:
+    """Put torch's generators back."""
+    import torch
+
+    torch.set_rng_state(state[0])
+    if state[1] is not None:
+        torch.cuda.set_rng_state(state[1])

@@ -49,6 +49,7 @@ def _environment(options: VllmOptions, world: int, on_cuda: bool) -> dict[str, s
             "VLLM_CPU_OMP_THREADS_BIND": "nobind",
             "OMP_NUM_THREADS": threads,
             "MKL_NUM_THREADS": threads,
+            "OMP_WAIT_POLICY": "PASSIVE",
         }
     return env
 

@@ -76,6 +76,7 @@ def decode(engine: Engine, rollout: Rollout, order: Sequence[int], heat: float) 
             SamplingParams(
                 max_tokens=len(ids) - start,
                 temperature=heat,
+                seed=0 if heat else None,
                 ignore_eos=True,
                 logprobs=0,
                 flat_logprobs=True,

@@ -7,6 +7,7 @@ handed to the operator by itself with all the keys and values that it may see.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -19,8 +20,8 @@ PLATFORMS = {"cpu": ("CPU_ATTN", "CpuBackend"), "cuda": ("FLASH_ATTN", "FlashBac
 OPERATOR: list[BoundOperator] = []
 
 
-def install(operation: str, operator: BoundOperator) -> None:
-    """Override the backend that vLLM picks by default on this platform."""
+def install(operation: str, operator: BoundOperator) -> Callable[[], None]:
+    """Override the backend that vLLM picks by default on this platform; return the undoing."""
     from vllm.platforms import current_platform
     from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
 
@@ -29,7 +30,10 @@ def install(operation: str, operator: BoundOperator) -> None:
         raise ValueError(f"attention can be injected on {', '.join(PLATFORMS)}, not on {kind}")
     name, stand_in = PLATFORMS[kind]
     OPERATOR[:] = [operator]
-    register_backend(getattr(AttentionBackendEnum, name), f"{__name__}_{kind}.{stand_in}")
+    backend = getattr(AttentionBackendEnum, name)
+    register_backend(backend, f"{__name__}_{kind}.{stand_in}")
+    undo: Callable[[], None] = backend.clear_override
+    return undo
 
 
 class PlainPages:

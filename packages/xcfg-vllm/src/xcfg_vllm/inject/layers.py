@@ -6,6 +6,7 @@ on the platform and on `custom_ops`; all of them are the injected operator.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -15,9 +16,12 @@ if TYPE_CHECKING:
 METHODS = ("forward_native", "forward_cpu", "forward_cuda", "forward_oot")
 
 
-def install(operation: str, operator: BoundOperator) -> None:
-    """Register the layer of `operation`."""
-    {"norm": _norm, "activation": _activation, "rotary": _rotary}[operation](operator)
+def install(operation: str, operator: BoundOperator) -> Callable[[], object]:
+    """Register the layer of `operation`; return the undoing, for the layers that are made from then on."""
+    from vllm.model_executor import custom_op
+
+    name = {"norm": _norm, "activation": _activation, "rotary": _rotary}[operation](operator)
+    return lambda: custom_op.op_registry_oot.pop(name, None)
 
 
 def _everywhere(layer: type, method: Any) -> None:
@@ -25,7 +29,7 @@ def _everywhere(layer: type, method: Any) -> None:
         setattr(layer, name, method)
 
 
-def _norm(operator: BoundOperator) -> None:
+def _norm(operator: BoundOperator) -> str:
     from vllm.model_executor.layers.layernorm import RMSNorm
 
     class InjectedRMSNorm(RMSNorm):  # type: ignore[misc]  # vllm is not typed here
@@ -41,9 +45,10 @@ def _norm(operator: BoundOperator) -> None:
 
     _everywhere(InjectedRMSNorm, forward)
     RMSNorm.register_oot(_named(InjectedRMSNorm))
+    return "RMSNorm"
 
 
-def _activation(operator: BoundOperator) -> None:
+def _activation(operator: BoundOperator) -> str:
     from vllm.model_executor.layers.activation import SiluAndMul
 
     class InjectedSiluAndMul(SiluAndMul):  # type: ignore[misc]  # vllm is not typed here
@@ -56,9 +61,10 @@ def _activation(operator: BoundOperator) -> None:
 
     _everywhere(InjectedSiluAndMul, forward)
     SiluAndMul.register_oot(_named(InjectedSiluAndMul))
+    return "SiluAndMul"
 
 
-def _rotary(operator: BoundOperator) -> None:
+def _rotary(operator: BoundOperator) -> str:
     from vllm.model_executor.layers.rotary_embedding.base import RotaryEmbedding
 
     class InjectedRotaryEmbedding(RotaryEmbedding):  # type: ignore[misc]  # vllm is not typed here
@@ -74,6 +80,7 @@ def _rotary(operator: BoundOperator) -> None:
 
     _everywhere(InjectedRotaryEmbedding, forward)
     RotaryEmbedding.register_oot(_named(InjectedRotaryEmbedding))
+    return "RotaryEmbedding"
 
 
 def _named(layer: type) -> type:

@@ -7,6 +7,7 @@ logits, whose order is that of the log probabilities.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -14,13 +15,32 @@ if TYPE_CHECKING:
     from xcfg.plugin.operators import BoundOperator
 
 
-def install(operation: str, operator: BoundOperator) -> None:
-    """Replace both steps of V1's sampler and, where this vLLM has it, the V2 runner's function."""
+def install(operation: str, operator: BoundOperator) -> Callable[[], None]:
+    """Replace both steps of V1's sampler and, where this vLLM has it, the V2 runner's function; return the undoing."""
     from vllm.v1.sample.sampler import Sampler
 
-    Sampler.compute_logprobs = staticmethod(keep_logits)
-    Sampler.gather_logprobs = staticmethod(_gather(operator))
-    _install_v2(operator)
+    places = [
+        (Sampler, "compute_logprobs", staticmethod(keep_logits)),
+        (Sampler, "gather_logprobs", staticmethod(_gather(operator))),
+        *((module, "compute_token_logprobs", _token_logprobs(operator)) for module in _v2_modules()),
+    ]
+    before = [(owner, name, vars(owner)[name]) for owner, name, _ in places]
+    _put(places)
+    return lambda: _put(before)
+
+
+def _put(places: list[tuple[Any, str, Any]]) -> None:
+    for owner, name, function in places:
+        setattr(owner, name, function)
+
+
+def _v2_modules() -> list[Any]:
+    """Return the modules of the V2 runner that hold its function: the one that defines it and those that import it."""
+    try:
+        from vllm.v1.worker.gpu.sample import logprob, prompt_logprob
+    except ImportError:
+        return []
+    return [module for module in (logprob, prompt_logprob) if hasattr(module, "compute_token_logprobs")]
 
 
 def keep_logits(logits: torch.Tensor) -> torch.Tensor:
@@ -49,13 +69,7 @@ def _gather(operator: BoundOperator) -> Any:
     return gather_selected
 
 
-def _install_v2(operator: BoundOperator) -> None:
-    """The V2 runner finds its function as a global of the module that defines it, and of those that import it."""
-    try:
-        from vllm.v1.worker.gpu.sample import logprob, prompt_logprob
-    except ImportError:
-        return
-
+def _token_logprobs(operator: BoundOperator) -> Any:
     def token_logprobs(logits: torch.Tensor, token_ids: torch.Tensor) -> torch.Tensor:
         """Logits [N, V], token_ids int [N, k] -> float32 [N, k]; one call of the operator for each column."""
         import torch
@@ -65,6 +79,4 @@ def _install_v2(operator: BoundOperator) -> None:
 
     token_logprobs.__module__ = __name__
     token_logprobs.__qualname__ = "token_logprobs"
-    logprob.compute_token_logprobs = token_logprobs
-    if hasattr(prompt_logprob, "compute_token_logprobs"):
-        prompt_logprob.compute_token_logprobs = token_logprobs
+    return token_logprobs

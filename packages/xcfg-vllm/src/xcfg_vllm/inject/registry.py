@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
 
@@ -25,8 +26,13 @@ INSTALLERS = {
     "rotary": "xcfg_vllm.inject.layers",
     "attention": "xcfg_vllm.inject.attention",
 }
-"""Operation -> module whose `install(operation, operator)` puts it in place."""
+"""Operation -> module whose `install(operation, operator)` puts it in place and returns how to take it out."""
 
+NAME = "xcfg"
+"""Of the entry point, as VLLM_PLUGINS may list it."""
+Undo = Callable[[], object]
+UNDO: list[Undo] = []
+"""What puts the engine's own back, in the order of installation."""
 ACTIVE: dict[str, BoundOperator] = {}
 """The operators of this process, by operation; empty where the plugin did not run or nothing was asked for."""
 
@@ -47,9 +53,25 @@ def register() -> None:
     for item in json.loads(text):
         binding = convert(item, OperatorBinding, source=f"the environment variable {ENVIRONMENT}")
         operator = instantiate(binding)
-        install: Callable[[str, BoundOperator], None] = import_module(INSTALLERS[binding.operation]).install
-        install(binding.operation, operator)
+        install: Callable[..., Undo] = import_module(INSTALLERS[binding.operation]).install
+        UNDO.append(install(binding.operation, operator))
         ACTIVE[binding.operation] = operator
+
+
+def renew() -> None:
+    """Take what an earlier engine of this process had out again, and register for the next one.
+
+    vLLM asks its plugins once per process; where it has not asked yet, or never asks this one, nothing is done.
+    """
+    plugins = sys.modules.get("vllm.plugins")
+    if plugins is None or not plugins.plugins_loaded:
+        return
+    while UNDO:
+        UNDO.pop()()
+    ACTIVE.clear()
+    allowed = os.environ.get("VLLM_PLUGINS")
+    if allowed is None or NAME in allowed.split(","):
+        register()
 
 
 def reset() -> None:
