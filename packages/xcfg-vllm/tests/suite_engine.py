@@ -127,3 +127,32 @@ def test_what_it_cannot_do_is_unsupported(engine, rollout, columns):
 def test_the_provenance_names_versions_and_no_path(engine, checkpoint):
     text = json.dumps(engine.built.provenance)
     assert "versions" in text and str(checkpoint) not in text
+
+
+def test_a_sequence_of_one_token_is_no_fault(engine):
+    """Failing means that a legal rollout cannot be replayed: vLLM takes no empty prompt."""
+    rollout = short_rollout()
+    report, columns = engine.adapter.score(ScoreRequest(id="short", arm="rollout_decode"), rollout)
+    assert report.attestations == expected_attestations(rollout, consumed_last=False)
+    values = columns["selected_logprob"].numpy()
+    assert np.isnan(values[0]) and np.isfinite(values[rollout.active]).all()
+
+
+def short_rollout():
+    """One sequence of a single token, and one of eight whose last four are active."""
+    from xcfg.identity.rollout import make_rollout
+    from xcfg.schema.identity import CheckpointRef, SamplingRecord
+
+    ids = np.arange(9) + 5
+    active = np.arange(9) >= 5
+    columns = {
+        "token_ids": ids,
+        "offsets": np.array([0, 1, 9]),
+        "active_mask": active,
+        "attention_mask": np.ones(9, dtype=bool),
+        "position_ids": np.concatenate([[0], np.arange(8)]),
+        "selected_token_ids": ids,
+        "segment": active.astype(np.int8),
+        "weight_version": np.zeros(9, dtype=np.int32),
+    }
+    return make_rollout(columns, checkpoint=CheckpointRef(uri="builtin:test"), sampling=SamplingRecord())

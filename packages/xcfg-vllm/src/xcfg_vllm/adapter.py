@@ -59,9 +59,10 @@ class VllmAdapter:
         engine = self._engine
         self._cached = engine.probe_cache()
         self._reloaded = _reload(engine, spec)
-        engine.every_rank("xcfg_begin")
+        engine.every_rank("xcfg_begin", "logits_processors" in engine.arguments)
         seen = engine.every_rank("xcfg_facts")
         engine.mechanism = _mechanism(engine, seen)
+        _check_devices(seen, spec)
         facts = [{**item, **self._seen()} for item in seen]
         weights = engine.every_rank("xcfg_weights", spec.checkpoint)
         self._folds = [str(item["fold"]) for item in weights]
@@ -125,19 +126,29 @@ def _mechanism(engine: Engine, facts: list[dict[str, Any]]) -> str:
     return NATIVE_REPLAY if all(item["native_replay"] for item in facts) else SAMPLER
 
 
+def _check_devices(facts: list[dict[str, Any]], spec: WorkerSpec) -> None:
+    """Raise LaunchError where a rank lies on another kind of device than it was given."""
+    for rank, item in enumerate(facts):
+        given = spec.devices[rank % len(spec.devices)].partition(":")[0]
+        if not str(item["device"]).startswith(given):
+            raise LaunchError(f"rank {rank} was given {given} and lies on {item['device']}")
+
+
 def _reload(engine: Engine, spec: WorkerSpec) -> str:
     """Spoil the weights and have vLLM put the checkpoint's in place again; say by which folds.
 
-    Empty: nothing was asked for. Without spoiling, a reload that does nothing could not be told from one that works.
+    Empty: nothing was asked for. Without spoiling, a reload that does nothing could not be told from one that works;
+    a packed layer cannot be spoiled, so that one must have another handler afterwards.
     """
     if spec.knobs.get("weights.path") != "reload":
         return ""
     loaded = engine.every_rank("xcfg_fold", False)
+    engine.every_rank("xcfg_hold")
     spoiled = engine.every_rank("xcfg_spoil")
     between = engine.every_rank("xcfg_fold", False)
     engine.reload(spec.checkpoint)
-    mended = engine.every_rank("xcfg_fold", False)
-    if mended != loaded or any(old == new for old, new in zip(loaded, between, strict=True)):
+    mended, repacked = engine.every_rank("xcfg_fold", False), engine.every_rank("xcfg_repacked")
+    if not all(repacked) or mended != loaded or any(old == new for old, new in zip(loaded, between, strict=True)):
         return FAILED_RELOAD
     return f"{', '.join(loaded)}; {spoiled} parameters negated: {', '.join(between)}; reloaded: {', '.join(mended)}"
 
@@ -164,7 +175,7 @@ def _provenance(engine: Engine, facts: dict[str, Any], weights: dict[str, Any]) 
     return {
         "engine": "vllm",
         "versions": {"vllm": engine.version, "torch": torch.__version__},
-        "platform": "cuda" if torch.cuda.is_available() else "cpu",
+        "device": str(facts["device"]),
         "arguments": arguments,
         "facts": shown,
         "tensors_that_differ_from_the_checkpoint": list(weights["differing"]),

@@ -64,10 +64,12 @@ class Consumed:
                 where = slice(start, start + count)
                 start += count
                 single |= decode and count == 1 and positions[where][0] >= firsts[request]
-                self._request(spans[request], firsts[request], ids[where], positions[where], len(names), decode)
-                whole = firsts[request] if decode else spans[request].stop - spans[request].start
-                pieces = positions[where][0] > brought[request] or positions[where][-1] + 1 < whole
-                self.chunked += int(count > 1 and pieces)
+                span, at = spans[request], positions[where]
+                whole = firsts[request] if decode else span.stop - span.start
+                again = bool(at) and 0 <= at[0] < span.stop - span.start and self.entered[span.start + at[0]] > 0
+                pieces = bool(at) and at[0] < whole and (at[0] > brought[request] or at[-1] + 1 < whole)
+                self.chunked += int(pieces and not again)
+                self._request(span, firsts[request], ids[where], at, len(names), decode)
             self.single_token_forwards += int(single)
         self._from_cache(rollout, answers)
 
@@ -106,11 +108,13 @@ class Consumed:
         self.positions[flat] = positions
         self.entered[flat] += 1
         predicted = flat[flat + 1 < span.stop] + 1
-        self.step_batch[predicted] = batch
         if not decode:
+            self.step_batch[predicted] = batch
             self.phase[predicted] = int(Phase.PREFILL)
             return
-        last = predicted[-1:] if len(ids) > 1 else predicted
+        # Of a forward one token is drawn; those that a recomputation passes again were drawn before.
+        last = predicted[-1:][self.phase[predicted[-1:]] == 0]
+        self.step_batch[last] = batch
         kind = (
             Phase.FIRST_TOKEN
             if positions[-1] + 1 == first

@@ -107,8 +107,8 @@ KNOBS = (
     ),
     _knob(
         "rollout.temperature",
-        "Temperature of the requests; it reaches log probabilities under processed_logprobs alone.",
-        FloatRange(minimum=0.0),
+        "Temperature of the requests, at least 0.01 in vLLM; it reaches values under processed_logprobs alone.",
+        FloatRange(minimum=0.01),
         SourceClass.ARITHMETIC,
         "The temperatures of the live batch.",
         "aligned by hand with the trainer's own temperature",

@@ -20,24 +20,29 @@ class WorkerExtension:
     _xcfg_recorder: Any
     _xcfg_replay: Any
     _xcfg_random: Any
+    _xcfg_held: list[Any]
 
-    def xcfg_begin(self) -> bool:
-        """Start, or start anew, to take down what enters the model and what is called."""
+    def xcfg_begin(self, processor: bool = False) -> bool:
+        """Start, or start anew, to take down what enters the model and what is called.
+
+        processor: at the first call, whether the engine forces tokens by itself through a logits processor.
+        """
         if not hasattr(self, "_xcfg_recorder"):
-            self._xcfg_watch()
+            self._xcfg_watch(processor)
         self._xcfg_recorder.take()
         self._xcfg_random = random_state()
         registry.reset()
         return True
 
-    def _xcfg_watch(self) -> None:
+    def _xcfg_watch(self, processor: bool) -> None:
         from xcfg_vllm.facts import has_native_replay, runner_kind
         from xcfg_vllm.force import V1Replay, V2Replay
         from xcfg_vllm.recorder import V1Recorder, V2Recorder
 
         runner = self.model_runner
         if runner_kind(runner) == "v1":
-            self._xcfg_recorder, self._xcfg_replay = V1Recorder(runner), V1Replay(runner)
+            self._xcfg_recorder = V1Recorder(runner)
+            self._xcfg_replay = None if processor else V1Replay(runner)
         else:
             self._xcfg_recorder = V2Recorder(runner)
             self._xcfg_replay = None if has_native_replay(runner) else V2Replay(runner.sampler)
@@ -68,6 +73,19 @@ class WorkerExtension:
 
         return spoil(self.model_runner.model)
 
+    def xcfg_hold(self) -> int:
+        """Keep hold of the handler of every packed layer, so that no new one can take its address; return how many."""
+        self._xcfg_held = self._handlers()
+        return len(self._xcfg_held)
+
+    def xcfg_repacked(self) -> bool:
+        """Return whether every packed layer has another handler than when xcfg_hold was called."""
+        held, self._xcfg_held = self._xcfg_held, []
+        return not any(old is new for old, new in zip(held, self._handlers(), strict=True))
+
+    def _handlers(self) -> list[Any]:
+        return [module.cpu_linear for module in self.model_runner.model.modules() if hasattr(module, "cpu_linear")]
+
     def xcfg_fold(self, handlers: bool = True) -> str:
         """Return a digest of this rank's own weights; handlers: with the identity of every packed layer's handler."""
         from xcfg_vllm.weights import local_fold
@@ -76,10 +94,10 @@ class WorkerExtension:
 
 
 def random_state() -> list[Any]:
-    """Return the state of torch's generators in this process: the CPU's and, where it is in use, the current GPU's."""
+    """Return the state of torch's generators in this process: the CPU's and, where there is one, the current GPU's."""
     import torch
 
-    return [torch.get_rng_state(), torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None]
+    return [torch.get_rng_state(), torch.cuda.get_rng_state() if torch.cuda.is_available() else None]
 
 
 def restore(state: list[Any]) -> None:

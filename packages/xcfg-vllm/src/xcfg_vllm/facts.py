@@ -75,10 +75,11 @@ def read_facts(rank: int, runner: Any, config: Any) -> dict[str, Any]:
         "operators": {name: str(item["backend"]) for name, item in registry.counts().items()},
         "plugins": os.environ.get("VLLM_PLUGINS"),
         "batch_invariant": batch_invariant(),
-        "custom_all_reduce": custom_all_reduce(group),
+        "all_reduce_kernels": all_reduce_kernels(group),
         "soft_cap": _head_attribute(modules, "soft_cap"),
         "logit_scale": _head_attribute(modules, "scale"),
         "environment": {name: value for name, value in sorted(os.environ.items()) if name.startswith(VARIABLES)},
+        "device": str(runner.device),
         "threads": torch.get_num_threads(),
     }
 
@@ -111,12 +112,20 @@ def batch_invariant() -> bool | None:
     return None
 
 
-def custom_all_reduce(group: Any) -> bool | None:
-    """Return whether the live communicator sums with vLLM's own kernel; None for one rank, where nothing is summed."""
+def all_reduce_kernels(group: Any) -> list[str] | None:
+    """Return which kernels of vLLM's own stand beside the platform's library in the live communicator.
+
+    None for one rank, where nothing is summed. vLLM chooses among them for each tensor.
+    """
     if group.world_size == 1:
         return None
-    kernel = getattr(group.device_communicator, "ca_comm", None)
-    return kernel is not None and not kernel.disabled
+    found = vars(group.device_communicator) if group.device_communicator is not None else {}
+    return sorted(
+        name
+        for name, kernel in found.items()
+        if name.endswith("_comm") and name != "pynccl_comm" and kernel is not None
+        if not getattr(kernel, "disabled", False)
+    )
 
 
 def _head_attribute(modules: list[Any], name: str) -> Any:

@@ -63,17 +63,20 @@ def _sampled(engine: Engine, ids: list[list[int]], indices: list[int], request: 
                 "prompt_ids": prompt,
                 "token_ids": tokens,
                 "logprobs": [float(item) for item in values],
-                "transforms": _chain(request) if built != RAW else [],
+                "transforms": _chain(request, float(params[0].temperature)) if built != RAW else [],
                 "finish_reason": "stop" if tokens[-1] in stop else "length",
             }
         )
     return answers
 
 
-def _chain(request: dict[str, Any]) -> list[str]:
-    """Return the ordered transforms of a sampling request; one that does nothing is left out."""
-    heat, kept, share = float(request["temperature"]), int(request["top_k"]), float(request["top_p"])
-    parts = [f"temperature:{heat!r}"] if heat != 1.0 else []
+def _chain(request: dict[str, Any], heat: float) -> list[str]:
+    """Return the ordered transforms of a sampling request; one that does nothing is left out.
+
+    heat: the temperature that vLLM took, which raises those close to 0; 0 is greedy and scales nothing.
+    """
+    kept, share = int(request["top_k"]), float(request["top_p"])
+    parts = [f"temperature:{heat!r}"] if heat not in (0.0, 1.0) else []
     parts += [f"top_k:{kept}"] if kept > 0 else []
     return parts + ([f"top_p:{share!r}"] if share < 1.0 else [])
 

@@ -17,7 +17,7 @@ from xcfg_vllm.operator_knobs import layer_reading, logprob_reading
 from xcfg_vllm.recorder import DIGITS
 
 REQUEST_KNOBS = ("batch.size", "batch.padding_side", "batch.packing", "rollout.temperature")
-FAILED_RELOAD = "the weights after the reload are not those before it"
+FAILED_RELOAD = "the reload did not put back what was spoiled, or left packed layers as they were"
 FP8 = {"fp8": "uint8", "fp8_e4m3": "uint8", "fp8_e5m2": "uint8"}
 IMPLEMENTATIONS = {
     "CPU_ATTN": "CPUAttentionBackendImpl",
@@ -103,9 +103,12 @@ def _prefix(window: Window, requested: Value) -> Reading:
     evidence = [execution("tokens that a cache brought", detail)]
     if "prefix_caching" in window.facts:
         evidence.append(state("cache manager of the live scheduler", window.facts["prefix_caching"]))
-    actual = bool(window.facts.get("prefix_caching", False)) or cached > 0
+    seen = window.facts.get("prefix_caching")
+    fills = int(window.facts["max_model_len"]) > int(window.facts["block_size"] or 0)
+    actual = True if cached else seen if seen is not None else False if fills else None
+    reason = "" if actual is not None else "no prompt fills a block, and the scheduler is out of sight"
     exercised = Exercised.YES if window.cached_tokens else Exercised.NO
-    return Reading(actual, actual, tuple(evidence), exercised=exercised)
+    return Reading(actual, actual, tuple(evidence), exercised=exercised, reason=reason)
 
 
 def _eager(window: Window, requested: Value) -> Reading:
@@ -199,8 +202,8 @@ def _custom_ops(window: Window, requested: Value) -> Reading:
 def _batch_size(window: Window, requested: Value) -> Reading:
     largest, submitted = window.counters.get("max_requests", 0), window.counters.get("submitted", 0)
     evidence = (execution("most requests submitted at once; most in one forward", f"{submitted}; {largest}"),)
-    whole = submitted == requested or window.counters["sequences"] < int(str(requested))
-    exercised = Exercised.YES if submitted > 1 else Exercised.NO
+    whole = submitted == min(int(str(requested)), window.counters["sequences"])
+    exercised = Exercised.YES if largest > 1 else Exercised.NO
     return Reading(requested, requested if whole else submitted, evidence, Lifecycle.REQUEST, exercised)
 
 
@@ -260,12 +263,13 @@ def _batch_invariant(window: Window, requested: Value) -> Reading:
 
 
 def _all_reduce(window: Window, requested: Value) -> Reading:
-    custom = window.facts["custom_all_reduce"]
-    evidence = (state("live communicator", window.facts["communicator"] or "none: one rank"),)
-    if custom is None:
+    kernels = window.facts["all_reduce_kernels"]
+    evidence = (state("live communicator, kernels of its own", f"{window.facts['communicator']}: {kernels}"),)
+    if kernels is None:
         return Reading(None, None, evidence, reason="one rank sums nothing")
-    actual = "custom" if custom else "library"
-    return Reading(actual, actual, evidence, exercised=_ran(window))
+    if kernels:
+        return Reading("custom", None, evidence, reason=f"vLLM chooses for each tensor among {', '.join(kernels)}")
+    return Reading("library", "library", evidence, exercised=_ran(window))
 
 
 def _weights_path(window: Window, requested: Value) -> Reading:

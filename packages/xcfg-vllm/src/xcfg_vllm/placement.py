@@ -28,13 +28,17 @@ def placement(request: PlacementRequest) -> Placement:
     return Placement(
         world_size=world,
         processes=1,
-        env={**_environment(options, world, on_cuda), **_variables(request.knobs, on_cuda), **options.environment},
+        env={
+            **_environment(options, world, on_cuda, request.devices),
+            **_variables(request.knobs, on_cuda),
+            **options.environment,
+        },
         devices=request.devices[:world] if on_cuda else ("cpu",) * world,
         unsupported=_unsupported(request, world, on_cuda),
     )
 
 
-def _environment(options: VllmOptions, world: int, on_cuda: bool) -> dict[str, str]:
+def _environment(options: VllmOptions, world: int, on_cuda: bool, devices: tuple[str, ...]) -> dict[str, str]:
     env = {
         "VLLM_LOGGING_LEVEL": "WARNING",
         "VLLM_NO_USAGE_STATS": "1",
@@ -42,6 +46,7 @@ def _environment(options: VllmOptions, world: int, on_cuda: bool) -> dict[str, s
         "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
         **OFFLINE,
     }
+    env["CUDA_VISIBLE_DEVICES"] = _visible(devices)
     if not on_cuda:
         threads = str(options.threads or max(1, _cores() // world))
         env |= {
@@ -62,6 +67,14 @@ def _variables(knobs: Mapping[str, Value], on_cuda: bool) -> dict[str, str]:
     if on_cuda and "rollout.model_runner" in knobs:
         env["VLLM_USE_V2_MODEL_RUNNER"] = str(int(knobs["rollout.model_runner"] == "v2"))
     return env
+
+
+def _visible(devices: tuple[str, ...]) -> str:
+    """Return CUDA_VISIBLE_DEVICES for the engine: it takes local rank 0, 1, ... of what it sees, and none on a CPU."""
+    given = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    known = given.split(",") if given else []
+    numbers = [int(name.partition(":")[2] or 0) for name in devices if name.startswith("cuda")]
+    return ",".join(known[number] if number < len(known) else str(number) for number in numbers)
 
 
 def _cores() -> int:

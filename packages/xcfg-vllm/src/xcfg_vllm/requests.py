@@ -42,13 +42,20 @@ def groups(order: Sequence[int], size: int) -> Iterable[Sequence[int]]:
     return (order[start : start + size] for start in range(0, len(order), size))
 
 
-def prefill(engine: Engine, rollout: Rollout, order: Sequence[int]) -> list[Answer]:
-    """Score whole sequences through prompt log probabilities."""
+def prefill(engine: Engine, rollout: Rollout, order: Sequence[int], heat: float) -> list[Answer]:
+    """Score whole sequences through prompt log probabilities, which no temperature (heat) reaches."""
     from vllm import SamplingParams
 
     reads = {"skip_reading_prefix_cache": False} if engine.options.prompts_read_cache else {}
     params = SamplingParams(
-        max_tokens=1, temperature=0.0, prompt_logprobs=0, flat_logprobs=True, detokenize=False, ignore_eos=True, **reads
+        max_tokens=1,
+        temperature=heat,
+        seed=0 if heat else None,
+        prompt_logprobs=0,
+        flat_logprobs=True,
+        detokenize=False,
+        ignore_eos=True,
+        **reads,
     )
     ids = [rollout.token_ids[rollout.span(sequence)].tolist() for sequence in order]
     answers = []
@@ -67,6 +74,8 @@ def decode(engine: Engine, rollout: Rollout, order: Sequence[int], heat: float) 
     from vllm import SamplingParams
 
     prompts, params, forced = [], [], []
+    alone = [sequence for sequence in order if len(rollout.token_ids[rollout.span(sequence)]) == 1]
+    order = [sequence for sequence in order if sequence not in alone]
     for sequence in order:
         ids = rollout.token_ids[rollout.span(sequence)].tolist()
         start = prompt_length(rollout, sequence)
@@ -84,8 +93,9 @@ def decode(engine: Engine, rollout: Rollout, order: Sequence[int], heat: float) 
                 **request_arguments(engine.mechanism, start, ids[start:]),
             )
         )
-    answers = []
-    for index, output in enumerate(_generate(engine, prompts, params)):
+    # Nothing is generated behind a sequence of one token, so nothing enters for it.
+    answers = [Answer(one, f"alone-{one}", 1, np.empty(0, np.int64), np.empty(0, np.float32), 0) for one in alone]
+    for index, output in enumerate(_generate(engine, prompts, params) if prompts else ()):
         sequence, tokens = order[index], forced[index]
         generated = list(output.outputs[0].token_ids)
         if generated != tokens:

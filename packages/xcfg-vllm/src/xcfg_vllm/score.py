@@ -70,7 +70,7 @@ def run_score(
     for index, group in enumerate(groups(order, size)):
         began = time.perf_counter()
         engine.every_rank("xcfg_begin")
-        found = decode(engine, rollout, group, heat) if forced else prefill(engine, rollout, group)
+        found = decode(engine, rollout, group, heat) if forced else prefill(engine, rollout, group, heat)
         taken = engine.every_rank("xcfg_taken")
         for rank, (consumed, entered) in enumerate(zip(ranks, taken, strict=True)):
             consumed.take(rollout, found, entered["forwards"], decode=forced)
@@ -117,7 +117,7 @@ def run_score(
         report = ScoreReport(
             request_id=request.id,
             rank=rank,
-            record=_record(engine, rollout, rank, seen, forced),
+            record=_record(engine, rollout, rank, seen),
             compute_dtype=computed[0] if len(computed) == 1 else "",
             applications=applications(window, knobs),
             attestations=consumed.attestations(rollout, answers, consumed_last=not forced),
@@ -168,7 +168,7 @@ def _order(rollout: Rollout, seed: int | None) -> list[int]:
     return order if seed is None else [int(item) for item in np.random.default_rng(seed).permutation(order)]
 
 
-def _record(engine: Engine, rollout: Rollout, rank: int, facts: Mapping[str, Any], forced: bool) -> RankRecord:
+def _record(engine: Engine, rollout: Rollout, rank: int, facts: Mapping[str, Any]) -> RankRecord:
     owner = rank == 0
     return RankRecord(
         rank=rank,

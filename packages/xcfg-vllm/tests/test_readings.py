@@ -1,0 +1,116 @@
+"""What is concluded from what was seen, without an engine: hand-made forwards, communicators and environments."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from xcfg.identity.attest import expected_attestations
+from xcfg.identity.rollout import make_rollout
+from xcfg.schema.identity import CheckpointRef, SamplingRecord
+from xcfg.schema.names import Applied, Phase
+from xcfg.schema.runtime import PlacementRequest
+from xcfg_vllm.consumed import Consumed
+from xcfg_vllm.facts import all_reduce_kernels
+from xcfg_vllm.knobs import Window, applications
+from xcfg_vllm.placement import placement
+from xcfg_vllm.requests import Answer
+
+PROMPT, LENGTH = 4, 10
+
+
+@pytest.fixture
+def pair():
+    """Two sequences of 10 tokens, 4 of them prompt."""
+    ids = np.arange(2 * LENGTH) + 3
+    active = np.tile(np.arange(LENGTH) >= PROMPT, 2)
+    columns = {
+        "token_ids": ids,
+        "offsets": np.array([0, LENGTH, 2 * LENGTH]),
+        "active_mask": active,
+        "attention_mask": np.ones(2 * LENGTH, dtype=bool),
+        "position_ids": np.tile(np.arange(LENGTH), 2),
+        "selected_token_ids": ids,
+        "segment": active.astype(np.int8),
+        "weight_version": np.zeros(2 * LENGTH, dtype=np.int32),
+    }
+    return make_rollout(columns, checkpoint=CheckpointRef(uri="builtin:test"), sampling=SamplingRecord())
+
+
+def forward(rollout, *pieces):
+    """(names, counts, ids, positions) of one step; a piece is (sequence, first position, tokens)."""
+    names, counts, ids, positions = [], [], [], []
+    for sequence, start, count in pieces:
+        begin = rollout.span(sequence).start + start
+        names.append(str(sequence))
+        counts.append(count)
+        ids += rollout.token_ids[begin : begin + count].tolist()
+        positions += list(range(start, start + count))
+    return names, counts, ids, positions
+
+
+def answers(rollout):
+    found = []
+    for sequence in range(2):
+        tokens = rollout.token_ids[rollout.span(sequence)][PROMPT:].astype(np.int64)
+        found.append(Answer(sequence, str(sequence), PROMPT, tokens, np.zeros(len(tokens), np.float32), 0))
+    return found
+
+
+def test_a_preempted_request_keeps_what_its_first_pass_drew(pair):
+    """Failing means that tokens which were decoded in a batch of two are labelled by a later recomputation."""
+    steps = [forward(pair, (0, 0, 4), (1, 0, 4))]
+    steps += [forward(pair, (0, at, 1), (1, at, 1)) for at in (4, 5)]
+    steps += [forward(pair, (0, at, 1)) for at in (6, 7, 8)]
+    steps += [forward(pair, (1, 0, 5)), forward(pair, (1, 5, 2))]  # preempted after three tokens, then passed again
+    steps += [forward(pair, (1, at, 1)) for at in (7, 8)]
+    seen = Consumed(2 * LENGTH)
+    seen.take(pair, answers(pair), steps, decode=True)
+    second = slice(LENGTH, 2 * LENGTH)
+    assert seen.step_batch[second][PROMPT:].tolist() == [2, 2, 2, 1, 1, 1]
+    first, decoded, recomputed = (int(item) for item in (Phase.FIRST_TOKEN, Phase.DECODE, Phase.RECOMPUTED))
+    assert seen.phase[second][PROMPT:].tolist() == [first, decoded, decoded, recomputed, decoded, decoded]
+    assert seen.chunked == 0, "a recomputation is no chunked prefill"
+    assert seen.attestations(pair, answers(pair), consumed_last=False) == expected_attestations(
+        pair, consumed_last=False
+    )
+
+
+def test_pieces_of_one_token_are_pieces(pair):
+    """Failing means that a prefill which was cut into single tokens counts as whole."""
+    steps = [forward(pair, (sequence, at, 1)) for sequence in range(2) for at in range(LENGTH - 1)]
+    seen = Consumed(2 * LENGTH)
+    seen.take(pair, answers(pair), steps, decode=True)
+    assert seen.chunked == 2 * PROMPT
+
+
+def group(**communicators):
+    return SimpleNamespace(world_size=2, device_communicator=SimpleNamespace(**communicators))
+
+
+def test_every_kernel_that_may_sum_is_named():
+    """Failing means that symmetric memory sums while the library is said to."""
+    live, off = SimpleNamespace(disabled=False), SimpleNamespace(disabled=True)
+    assert all_reduce_kernels(group(ca_comm=None, symm_mem_comm=live, pynccl_comm=live)) == ["symm_mem_comm"]
+    assert all_reduce_kernels(group(ca_comm=off, symm_mem_comm=None, pynccl_comm=live)) == []
+    assert all_reduce_kernels(SimpleNamespace(world_size=1)) is None
+
+
+@pytest.mark.parametrize(("kernels", "status"), [([], "applied"), (["ca_comm"], "unobservable")])
+def test_the_library_is_applied_only_where_it_stands_alone(kernels, status):
+    facts = {"all_reduce_kernels": kernels, "communicator": "CudaCommunicator"}
+    window = Window(0, facts, {}, {}, {})
+    assert applications(window, {"rollout.all_reduce_backend": "library"})[0].status is Applied(status)
+
+
+@pytest.mark.parametrize(
+    ("devices", "outside", "visible"),
+    [(("cuda:1",), "", "1"), (("cuda:0", "cuda:1"), "4,7", "4,7"), (("cuda:1",), "4,7", "7"), (("cpu",), "0", "")],
+)
+def test_an_engine_sees_the_devices_that_it_was_given(monkeypatch, devices, outside, visible):
+    """Failing means that vLLM runs on the first GPU of the machine, whatever was asked for."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", outside)
+    knobs = {"rollout.tensor_parallel_size": len(devices)}
+    found = placement(PlacementRequest(side="rollout", knobs=knobs, options={}, devices=devices))
+    assert found.env["CUDA_VISIBLE_DEVICES"] == visible
