@@ -57,6 +57,11 @@ def test_what_the_engine_would_refuse_is_said_before_it_starts():
         ({"kv_cache_gib": 0}, "not a positive number"),
         ({"kv_cache_gib": "1"}, "kv_cache_gib"),
         ({"gpu_memory_utilization": 1.5}, "no share"),
+        ({"environment": {"PATH": "/"}}, "'PATH' cannot be set here"),
+        ({"environment": {"VLLM_API_KEY": "x"}}, "kept with its evidence"),
+        ({"environment": {"VLLM_A=B": "x"}}, "cannot be set here"),
+        ({"environment": {"VLLM_A": "a\0b"}}, "cannot be set here"),
+        ({"environment": {"VLLM_BATCH_INVARIANT": "1"}}, "follow from knobs"),
     ],
 )
 def test_a_wrong_option_is_named(options, says):

@@ -114,3 +114,13 @@ def test_an_engine_sees_the_devices_that_it_was_given(monkeypatch, devices, outs
     knobs = {"rollout.tensor_parallel_size": len(devices)}
     found = placement(PlacementRequest(side="rollout", knobs=knobs, options={}, devices=devices))
     assert found.env["CUDA_VISIBLE_DEVICES"] == visible
+
+
+@pytest.mark.parametrize(
+    ("asked", "length", "status"), [(False, 90, "applied"), (True, 90, "unobservable"), (True, 200, "fallback")]
+)
+def test_a_cache_that_no_prompt_fills_is_off_or_out_of_sight(asked, length, status):
+    """Failing means that short prompts end a case which asks for no cache, or pass one which asks for it."""
+    facts = {"probe_cached": 0, "max_model_len": length, "block_size": 128}
+    found = applications(Window(0, facts, {}, {}, {}), {"rollout.enable_prefix_caching": asked})[0]
+    assert found.status is Applied(status), found

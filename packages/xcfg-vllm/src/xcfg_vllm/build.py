@@ -8,15 +8,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from xcfg.errors import LaunchError
+from xcfg.errors import ConfigError, LaunchError, did_you_mean
 from xcfg.identity.rollout import read_rollout
 from xcfg.schema.worker import WorkerSpec
 
-from xcfg_vllm.options import VllmOptions, parse_options
+from xcfg_vllm.options import SOURCE, VllmOptions, parse_options
 
 VERSIONS = (25, 33)
 """Minor versions of vLLM 0.x that this adapter knows: from, and first one not."""
 EXTENSION = "xcfg_vllm.extension.WorkerExtension"
+READ_ELSEWHERE = ("VLLM_PLUGINS",)
+"""Variables that are read wherever vLLM keeps its list."""
 GENERATED = 1
 """Positions beyond the longest sequence: a prefill request must generate one token."""
 DIRECT = {
@@ -92,6 +94,14 @@ def build_engine(spec: WorkerSpec) -> Engine:
     """Return the engine. Raises ConfigError for runtime options, LaunchError for the rest."""
     options = parse_options(spec.options)
     version = check_version()
+    _check_variables(options)
+    if options.max_model_len is not None and spec.rollout and options.max_model_len < _longest(spec) + GENERATED:
+        raise ConfigError(
+            f"{options.max_model_len} positions do not hold the longest sequence of {_longest(spec)} and one more token",
+            source=SOURCE,
+            path="$.max_model_len",
+            hint="Leave it out, or raise it.",
+        )
     check_shape(Path(spec.checkpoint), spec.world_size)
     arguments = engine_arguments(spec, options)
     try:
@@ -101,6 +111,20 @@ def build_engine(spec: WorkerSpec) -> Engine:
     except Exception as error:
         raise LaunchError(f"vLLM {version} did not build: {_short(error)}") from error
     return Engine(llm, arguments, options, version, spec.world_size)
+
+
+def _check_variables(options: VllmOptions) -> None:
+    """Raise ConfigError for a variable that this vLLM does not know: it would be set, and mean nothing."""
+    from vllm import envs
+
+    for name in options.environment:
+        if name.startswith("VLLM_") and name not in envs.environment_variables and name not in READ_ELSEWHERE:
+            raise ConfigError(
+                f"this vLLM reads no variable {name!r}",
+                source=SOURCE,
+                path=f"$.environment.{name}",
+                hint=did_you_mean(name, envs.environment_variables),
+            )
 
 
 def check_version() -> str:

@@ -105,7 +105,8 @@ def _prefix(window: Window, requested: Value) -> Reading:
         evidence.append(state("cache manager of the live scheduler", window.facts["prefix_caching"]))
     seen = window.facts.get("prefix_caching")
     fills = int(window.facts["max_model_len"]) > int(window.facts["block_size"] or 0)
-    actual = True if cached else seen if seen is not None else False if fills else None
+    # Where no prompt fills a block no cache can bring a token, so off is what runs whatever was built.
+    actual = True if cached else seen if seen is not None else False if fills or requested is False else None
     reason = "" if actual is not None else "no prompt fills a block, and the scheduler is out of sight"
     exercised = Exercised.YES if window.cached_tokens else Exercised.NO
     return Reading(actual, actual, tuple(evidence), exercised=exercised, reason=reason)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from xcfg.errors import ConfigError, did_you_mean
@@ -61,14 +62,8 @@ def parse_options(document: dict[str, Any]) -> VllmOptions:
             raise ConfigError(
                 f"{value} is not a positive number", source=SOURCE, path=f"$.{name}", hint="Use 1 or more."
             )
-    for name in options.environment:
-        if not name.startswith(VARIABLES) or name in OWNED:
-            raise ConfigError(
-                f"the variable {name!r} cannot be set here",
-                source=SOURCE,
-                path=f"$.environment.{name}",
-                hint=f"Names begin with {', '.join(VARIABLES)}; {', '.join(OWNED)} follow from knobs and options.",
-            )
+    for name, value in options.environment.items():
+        _check_variable(name, value)
     if not 0 < options.gpu_memory_utilization <= 1:
         raise ConfigError(
             f"{options.gpu_memory_utilization} is no share",
@@ -77,3 +72,19 @@ def parse_options(document: dict[str, Any]) -> VllmOptions:
             hint="Above 0, at most 1.",
         )
     return options
+
+
+def _check_variable(name: str, value: str) -> None:
+    """Raise ConfigError for a name or a value that no process can have, that is not ours to set, or that is secret."""
+    secret = any(part in name for part in ("KEY", "TOKEN", "SECRET", "PASSWORD"))
+    allowed = name.startswith(VARIABLES) and name not in OWNED and not secret
+    if allowed and re.fullmatch(r"[A-Z][A-Z0-9_]*", name) and "\0" not in value:
+        return
+    hint = (
+        f"Names of capitals that begin with {', '.join(VARIABLES)}; {', '.join(OWNED)} follow from knobs and options."
+    )
+    if secret:
+        hint = "What stands in an experiment is kept with its evidence; set secrets in the environment of xcfg."
+    raise ConfigError(
+        f"the variable {name!r} cannot be set here", source=SOURCE, path=f"$.environment.{name}", hint=hint
+    )
