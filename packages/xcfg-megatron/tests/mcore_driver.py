@@ -108,7 +108,26 @@ def slot_unplugged(_: WorkerSpec) -> None:
     build.load = load
 
 
-SABOTAGE = {"spec-ignored": spec_ignored, "slot-unplugged": slot_unplugged}
+def attention_replaced(_: WorkerSpec) -> None:
+    """Make every core attention one of another class, as Transformer Engine's spec would, for every later job."""
+    from xcfg_megatron import build
+
+    plain = build.load
+
+    def load(model: Any, *rest: Any) -> None:
+        plain(model, *rest)
+        for layer in model.decoder.layers:
+            core = layer.self_attention.core_attention
+            core.__class__ = type("TEDotProductAttention", (type(core),), {})
+
+    build.load = load
+
+
+SABOTAGE = {
+    "spec-ignored": spec_ignored,
+    "slot-unplugged": slot_unplugged,
+    "attention-replaced": attention_replaced,
+}
 
 
 def exact(engine: Any, job: dict[str, Any]) -> dict[str, torch.Tensor]:

@@ -53,6 +53,15 @@ def test_what_was_summed_is_said():
     )
 
 
+def test_a_shard_that_lies_wrong_sums_other_columns_than_were_asked_for():
+    """If this fails, what is said to be summed repeats the policy: here 100 columns too many are hidden."""
+    operator = VocabParallel()
+    operator.vocab = 500
+    operator.place(None, 100)
+    operator(torch.zeros(2, 512), torch.tensor([101, 499]))
+    assert operator.summed == 400
+
+
 def test_logits_are_left_as_they_were():
     """If this fails, hiding the padded columns changes the logits that the next operator reads."""
     logits = torch.randn(3, 512)

@@ -180,10 +180,11 @@ def test_temperature_divides_the_logits_and_is_in_the_chain(answers, dtype):
 
 @pytest.fixture(scope="module")
 def sabotaged(lab, job):
-    """The two sabotages stay in their process, so that each has its own launch."""
+    """The sabotages stay in their process, so that each has its own launch."""
     jobs = {
         "spec-ignored": {"attention": "torch.sdpa", "row_linear": "torch.row_linear_float32"},
         "slot-unplugged": {"norm": "torch.rms_norm_float32"},
+        "attention-replaced": {"attention": "native", "row_linear": "native"},
     }
     return {name: lab.run([job(name, {}, operators, sabotage=name)])[0][name] for name, operators in jobs.items()}
 
@@ -194,6 +195,14 @@ def test_an_operator_that_was_lost_is_a_fallback_to_the_engines_own(sabotaged, o
     item = sabotaged["spec-ignored"].knob(f"operators.{operation}")
     own = {"attention": "megatron.core_attention", "row_linear": "megatron.row_linear"}[operation]
     assert (item["status"], item["actual"]) == ("fallback", own), item
+
+
+def test_an_attention_of_another_class_is_not_megatrons_own(sabotaged):
+    """If this fails, whatever was not injected is reported as Megatron-core's DotProductAttention."""
+    item = sabotaged["attention-replaced"].knob("operators.attention")
+    assert (item["status"], item["actual"]) == ("unobservable", None), item
+    assert "megatron.core_attention does not stand for" in item["reason"] and "TEDot" in item["reason"]
+    assert sabotaged["attention-replaced"].knob("operators.row_linear")["status"] == "applied"
 
 
 def test_one_slot_with_another_module_is_not_applied(sabotaged):

@@ -61,6 +61,18 @@ def test_too_few_devices_are_said_before_anything_starts():
     assert "2 devices" in few.unsupported["training.tensor_parallel_size"]
 
 
+def test_the_size_that_is_too_large_is_named():
+    """If this fails, a split context that needs more devices is blamed on the tensor-parallel size."""
+    few = asked({"training.context_parallel_size": 4}, devices=("cuda:0", "cuda:1"))
+    assert list(few.unsupported) == ["training.context_parallel_size"]
+
+
+def test_a_cpu_is_asked_for_on_a_machine_with_a_gpu():
+    """If this fails, Megatron-core finds the GPU of the machine, and the patches for a CPU are left out."""
+    assert asked().env["CUDA_VISIBLE_DEVICES"] == ""
+    assert "CUDA_VISIBLE_DEVICES" not in asked(devices=("cuda:0",)).env
+
+
 @pytest.mark.parametrize(
     ("options", "says"),
     [

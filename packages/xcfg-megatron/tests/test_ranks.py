@@ -6,6 +6,7 @@ from importlib.util import find_spec
 
 import pytest
 import torch
+from mcore_inputs import random_rollout
 
 T = "training."
 TWO = {T + "tensor_parallel_size": 2}
@@ -48,7 +49,9 @@ def tensor(lab, job):
 
 @pytest.fixture(scope="module")
 def context(lab, job):
-    jobs = [job("stock", SPLIT)]
+    short = lab.rollout(random_rollout(500, (72, 72), 60))
+    knobs = {**SPLIT, T + "temperature": 0.5, T + "vocab_padding_policy": "include"}
+    jobs = [job("stock", SPLIT), job("short", knobs, {"attention": ATTENTION}, vocabulary=500, rollout=short)]
     jobs += [
         job(f"attention.{dtype}", SPLIT, {"attention": ATTENTION}, dtype=dtype) for dtype in ("float32", "bfloat16")
     ]
@@ -144,6 +147,20 @@ def test_a_split_context_scores_as_one_rank_with_the_same_operator(context, one,
         report = answer.said["report"]
         assert report["record"]["coordinates"]["cp"] == rank and report["record"]["role"] == "owner"
         assert any("get_pos_emb_on_this_cp_rank" in patch for patch in report["mechanism"]["patches"])
+
+
+def test_a_rank_that_owns_no_token_has_its_settings_in_place_and_not_exercised(context):
+    """If this fails, a response that lies in the columns of one rank alone makes every split context unobservable.
+
+    The responses are the last 12 of 72 columns, of which rank 0 holds the first and the last 18.
+    """
+    busy, idle = (rank["short"] for rank in context)
+    assert [item.said["report"]["record"]["active_tokens"] for item in (busy, idle)] == [24, 0]
+    for answer, exercised in ((busy, "yes"), (idle, "no")):
+        found = answer.said["report"]["applications"]
+        assert {item["status"] for item in found} == {"applied"}, found
+        for path in ("logp.backend", T + "temperature", T + "vocab_padding_policy"):
+            assert answer.knob(path)["exercised"] == exercised
 
 
 def test_both_halves_of_a_split_context_attest_to_whole_sequences(context):

@@ -384,6 +384,15 @@ def test_sides_that_sum_over_the_same_columns_are_comparable(one, other, judged,
     assert with_numbers(judged(), "PASS").undeclared_differences == ()
 
 
+@pytest.mark.parametrize(("policy", "padded"), [("sums over [300] columns", 500), ("Mask", 512), (None, 512)])
+def test_a_policy_that_is_not_mask_counts_as_other_columns(policy, padded, judged, case):
+    """If this fails, a side that says anything unforeseen of its sums is taken to sum the real columns alone."""
+    summing(case, "training", policy, padded)
+    comparison = with_numbers(judged(), "NOT_COMPARABLE")
+    (difference,) = comparison.undeclared_differences
+    assert (difference["path"], difference["rollout"]) == ("mechanism.vocabulary", "real columns")
+
+
 @pytest.mark.parametrize("path", ["training.vocab_padding_policy", "logprob.vocab_padding_policy@training"])
 def test_a_knob_that_declares_the_vocabulary_policy_makes_it_a_measurement(path, judged, case):
     """If this fails, the axis of the vocabulary's padding cannot be measured at all."""

@@ -14,6 +14,14 @@ OWN = {
 }
 """Operation -> the id that stands for what Megatron-core builds itself; binding it injects nothing."""
 
+STANDS_FOR = {
+    "norm": ("torch.nn.modules.normalization.RMSNorm",),
+    "activation": ("megatron.core.transformer.mlp.MLP",),
+    "attention": ("megatron.core.transformer.dot_product_attention.DotProductAttention",),
+    "row_linear": ("megatron.core.tensor_parallel.layers.RowParallelLinear",),
+}
+"""Operation -> the classes that its id in OWN stands for, by full name; Transformer Engine has an RMSNorm too."""
+
 _SUMMARIES = {
     "norm": "the norm that Megatron-core builds into every norm slot: torch.nn.RMSNorm on the local spec",
     "activation": "the gated activation of Megatron-core's MLP, fused or not as its configuration says",

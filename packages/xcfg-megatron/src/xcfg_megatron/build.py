@@ -26,6 +26,9 @@ from xcfg_megatron.switches import LAYER_SPEC, TENSOR_PARALLEL, config_fields, u
 
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
 
+_DELETED: dict[str, str] = {}
+_SET_BY_MEGATRON: dict[str, str] = {}
+
 
 def build_engine(spec: WorkerSpec, context: RankContext) -> Engine:
     """Return the engine of this rank.
@@ -39,6 +42,7 @@ def build_engine(spec: WorkerSpec, context: RankContext) -> Engine:
     shape = Shape.of(config, tensor, options.vocab_divisor)
     patches = apply_cpu_patches(context.device)
     _find_megatron()
+    patches += unset_variables()
     ranks = join(context, tensor, spec.seed)
     if ranks.context > 1:
         patches += patch_rotary_slice(context.device)
@@ -54,6 +58,8 @@ def build_engine(spec: WorkerSpec, context: RankContext) -> Engine:
         if named:
             raise UnsupportedBuildError(f"Megatron-core refuses {', '.join(named)}: {said}") from error
         raise LaunchError(f"Megatron-core did not build: {said}") from error
+    finally:
+        _SET_BY_MEGATRON.update({key: value for key, value in os.environ.items() if key.startswith("NVTE_")})
     name = str(spec.knobs.get(LAYER_SPEC, "local"))
     parts = pieces(shape, fused_norms=name != "local")
     load(model, parts, Path(spec.checkpoint), ranks)
@@ -74,9 +80,19 @@ def _find_megatron() -> None:
             f"Megatron-core cannot be imported: {error}", hint="pip install 'xcfg-megatron[cpu]'"
         ) from error
     del megatron
+
+
+def unset_variables() -> list[str]:
+    """Delete every NVTE_* variable; return what the process was started with of them, for every engine it builds.
+
+    GPTModel sets some when it is built and asserts that they are unset or equal when it is built again; those it set
+    itself are not listed.
+    """
     for name in [key for key in os.environ if key.startswith("NVTE_")]:
-        # GPTModel sets these when it is built and asserts that they are unset or equal when it is built again.
-        del os.environ[name]
+        value = os.environ.pop(name)
+        if _SET_BY_MEGATRON.get(name) != value:
+            _DELETED[name] = value
+    return [f"the environment variable {name}={value} was deleted" for name, value in sorted(_DELETED.items())]
 
 
 def _refuse_early(knobs: Mapping[str, Value], dtype: str) -> None:

@@ -12,7 +12,7 @@ class Sharded:
     """An operator that is handed this rank's columns instead of all of them.
 
     start: first vocabulary entry of the shard. vocab: entries that take part; columns from there on are hidden, None
-    hides nothing. summed: how many columns, over all ranks, the last call summed.
+    hides nothing. summed: how many columns, over all ranks, the last call left unmasked, counted in what it summed.
     """
 
     def __init__(self) -> None:
@@ -36,9 +36,18 @@ class Sharded:
         entries = self.vocab if self.vocab is not None else width * self.ranks
         if len(selected) and not 0 <= int(selected.min()) <= int(selected.max()) < entries:
             raise ValueError(f"a selected id lies outside the vocabulary of {entries}")
-        self.summed = min(entries, width * self.ranks)
         columns = torch.arange(self.start, self.start + width, device=logits.device)
-        return logits.to(torch.float32, copy=True).masked_fill_(columns >= entries, -torch.inf)
+        values = logits.to(torch.float32, copy=True).masked_fill_(columns >= entries, -torch.inf)
+        if len(values):
+            self.summed = self._unmasked(values)
+        return values
+
+    def _unmasked(self, values: torch.Tensor) -> int:
+        """Return how many columns of all shards are not -inf in every row."""
+        count = (values.amax(dim=0) != -torch.inf).sum()
+        if self.ranks > 1:
+            dist.all_reduce(count, group=self.group)
+        return int(count)
 
     @property
     def ranks(self) -> int:

@@ -6,6 +6,7 @@ and in the mechanism of every score.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -13,7 +14,10 @@ import torch
 CURRENT_DEVICE = "torch.cuda.current_device returns the CPU device"
 ROTARY_SLICE = "rotary_pos_embedding.get_pos_emb_on_this_cp_rank selects the zigzag on the CPU, without pinned memory"
 
+ROTARY_WATCH = "rotary_pos_embedding.get_pos_emb_on_this_cp_rank is wrapped to show the rows that it takes"
+
 ROTARY_ROWS: dict[int, torch.Tensor] = {}
+"""Length -> the rows that were taken, int64 on the CPU. Megatron keeps an embedding that it computed, for a length."""
 
 
 def apply_cpu_patches(device: str) -> list[str]:
@@ -25,16 +29,20 @@ def apply_cpu_patches(device: str) -> list[str]:
 
 
 def patch_rotary_slice(device: str) -> list[str]:
-    """Replace Megatron's selection of this rank's rotary rows, which pins memory and calls .cuda().
+    """Let ROTARY_ROWS see Megatron's selection of this rank's rotary rows; return what was changed.
 
-    Return what was changed. The rows are those of parallel.zigzag, as in Megatron; ROTARY_ROWS keeps, by length, which
-    were selected.
+    On a CPU it is replaced, since it pins memory and calls .cuda(); the rows are those of parallel.zigzag. On CUDA
+    Megatron's own keeps its place.
     """
-    if device.startswith("cuda"):
-        return []
     from megatron.core.models.common.embeddings import rotary_pos_embedding
 
     from xcfg_megatron.parallel import zigzag
+
+    ROTARY_ROWS.clear()
+    if device.startswith("cuda"):
+        plain = rotary_pos_embedding.get_pos_emb_on_this_cp_rank
+        rotary_pos_embedding.get_pos_emb_on_this_cp_rank = seeing_rows(getattr(plain, "xcfg_plain", plain))
+        return [ROTARY_WATCH]
 
     def on_this_rank(pos_emb: torch.Tensor, seq_dim: int, cp_group: Any) -> torch.Tensor:
         rows = zigzag(pos_emb.shape[seq_dim], cp_group.rank(), cp_group.size())
@@ -43,3 +51,17 @@ def patch_rotary_slice(device: str) -> list[str]:
 
     rotary_pos_embedding.get_pos_emb_on_this_cp_rank = on_this_rank
     return [ROTARY_SLICE]
+
+
+def seeing_rows(plain: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """Return `plain`, which takes this rank's rows of a tensor, keeping in ROTARY_ROWS what it takes of row numbers."""
+
+    def seeing(pos_emb: torch.Tensor, seq_dim: int, cp_group: Any) -> torch.Tensor:
+        length = pos_emb.shape[seq_dim]
+        shape = [length if dim == seq_dim else 1 for dim in range(pos_emb.dim())]
+        numbers = torch.arange(length, device=pos_emb.device).view(shape)
+        ROTARY_ROWS[length] = plain(numbers, seq_dim, cp_group).flatten().cpu()
+        return plain(pos_emb, seq_dim, cp_group)
+
+    seeing.xcfg_plain = plain  # type: ignore[attr-defined]
+    return seeing

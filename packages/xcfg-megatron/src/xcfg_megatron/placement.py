@@ -19,12 +19,14 @@ def placement(request: PlacementRequest) -> Placement:
     Raises ConfigError when the runtime options are not the runtime's.
     """
     options = parse_options(request.options)
-    world = _size(request, TENSOR_PARALLEL) * _size(request, CONTEXT_PARALLEL)
+    tensor = _size(request, TENSOR_PARALLEL)
+    world = tensor * _size(request, CONTEXT_PARALLEL)
     on_cuda = any(device.startswith("cuda") for device in request.devices)
     threads = str(options.threads or max(1, _cores() // world))
     unsupported = {}
     if on_cuda and len(request.devices) < world:
-        unsupported[TENSOR_PARALLEL] = f"{world} ranks need {world} devices, {len(request.devices)} were given"
+        blamed = TENSOR_PARALLEL if tensor > len(request.devices) else CONTEXT_PARALLEL
+        unsupported[blamed] = f"{world} ranks need {world} devices, {len(request.devices)} were given"
     if request.knobs.get(LAYER_SPEC, "local") != "local" and find_spec("transformer_engine") is None:
         unsupported[LAYER_SPEC] = NO_TE
     return Placement(
@@ -35,6 +37,8 @@ def placement(request: PlacementRequest) -> Placement:
             "MKL_NUM_THREADS": threads,
             "OMP_WAIT_POLICY": "PASSIVE",
             "CUDA_DEVICE_MAX_CONNECTIONS": "1",
+            # On a machine with a GPU, Megatron-core and torch would otherwise find it and use it.
+            **({} if on_cuda else {"CUDA_VISIBLE_DEVICES": ""}),
         },
         devices=request.devices[:world] if on_cuda else ("cpu",) * world,
         unsupported=unsupported,

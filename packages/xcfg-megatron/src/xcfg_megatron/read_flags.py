@@ -88,11 +88,11 @@ def _matmul(engine: Engine, layout: Layout, requested: Value) -> Reading:
         state("torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction", allowed),
         state("TransformerConfig of the live model", f"disable_bf16_reduced_precision_matmul={value}"),
     )
+    if on_cuda:
+        return Reading(value, not allowed, evidence, exercised=ran(engine))
     if not value:
         return Reading(False, False, evidence, exercised=Exercised.NO)
-    if not on_cuda:
-        return Reading(True, None, evidence, exercised=Exercised.NO, reason="the flag is CUDA's, and no CUDA runs")
-    return Reading(True, not allowed, evidence, exercised=ran(engine))
+    return Reading(True, None, evidence, exercised=Exercised.NO, reason="the flag is CUDA's, and no CUDA runs")
 
 
 def _persistent(engine: Engine, layout: Layout, requested: Value) -> Reading:

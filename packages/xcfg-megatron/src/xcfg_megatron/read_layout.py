@@ -56,7 +56,7 @@ def _sequence_parallel(engine: Engine, layout: Layout, requested: Value) -> Read
 
 def _batch_size(engine: Engine, layout: Layout, requested: Value) -> Reading:
     evidence = (execution("rows of the largest batch that entered", layout.rows),)
-    whole = layout.rows == requested or layout.sequences < int(str(requested))
+    whole = layout.rows == min(int(str(requested)), layout.sequences)
     exercised = Exercised.YES if layout.rows > 1 else Exercised.NO
     return Reading(requested, requested if whole else layout.rows, evidence, Lifecycle.REQUEST, exercised)
 
@@ -70,6 +70,9 @@ def _padding_side(engine: Engine, layout: Layout, requested: Value) -> Reading:
 
 def _temperature(engine: Engine, layout: Layout, requested: Value) -> Reading:
     evidence = (execution("rows divided; rows scored", f"{layout.divided} by {layout.temperature}; {layout.scored}"),)
+    if layout.idle:
+        found = state("temperature of the request on this rank, which owns no active token", layout.temperature)
+        return Reading(layout.temperature, layout.temperature, (found, *evidence), Lifecycle.REQUEST, Exercised.NO)
     actual = {layout.scored: layout.temperature, 0: 1.0}.get(layout.divided) if layout.scored else None
     exercised = Exercised.YES if layout.divided else Exercised.NO
     return Reading(layout.temperature, actual, evidence, Lifecycle.REQUEST, exercised)
@@ -79,6 +82,9 @@ def _vocabulary(engine: Engine, layout: Layout, requested: Value) -> Reading:
     """Where nothing is padded both policies are the same sum, and whichever was asked for is what ran."""
     real, padded = engine.shape.vocab, engine.shape.padded
     evidence = (execution("columns that a log probability was summed over: rows", dict(engine.columns)),)
+    if layout.idle:
+        policy = state("policy of the request on this rank, which owns no active token", layout.policy)
+        return Reading(layout.policy, layout.policy, (policy, *evidence), Lifecycle.REQUEST, Exercised.NO)
     seen = next(iter(engine.columns)) if len(engine.columns) == 1 else None
     if real == padded:
         actual = requested if seen == real else None

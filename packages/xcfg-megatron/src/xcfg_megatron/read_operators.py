@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import torch
 from xcfg.plugin.operators import backend_meant
 from xcfg.plugin.readback import OPERATOR_KNOB, OPERATORS, Reading, execution, state
 from xcfg.schema._base import Value
 from xcfg.schema.names import Exercised
 
-from xcfg_megatron.backends import OWN
+from xcfg_megatron.backends import OWN, STANDS_FOR
 from xcfg_megatron.engine import Engine
 from xcfg_megatron.readers import Layout, Reader, ran
 
@@ -19,10 +22,21 @@ def _logp(engine: Engine, layout: Layout, requested: Value) -> Reading:
         execution("calls of the injected operator", operator.calls),
         state("injected operator", f"{binding.backend_id}: {type(operator.function).__qualname__}"),
     )
+    if layout.idle:
+        tokens = state("active tokens that this rank owns", layout.owned)
+        meant = backend_meant(binding, requested)
+        return Reading(meant, binding.backend_id, (*evidence, tokens), exercised=Exercised.NO)
     actual = binding.backend_id if operator.calls else None
     exercised = Exercised.YES if operator.calls else Exercised.UNKNOWN
     reason = "" if operator.calls else "the operator was not called"
     return Reading(backend_meant(binding, requested), actual, evidence, exercised=exercised, reason=reason)
+
+
+def _kind(module: Any) -> str:
+    """Return the class of a module by its full name, and with it a gated activation that is not Megatron's own."""
+    name = f"{type(module).__module__}.{type(module).__qualname__}"
+    activation = getattr(module, "activation_func", torch.nn.functional.silu)
+    return name if activation is torch.nn.functional.silu else f"{name} with {type(activation).__qualname__}"
 
 
 def slot_reader(path: str) -> Reader | None:
@@ -49,7 +63,10 @@ def slot_reader(path: str) -> Reader | None:
         stock = not any(isinstance(module, Injected) for _, module in found)
         actual, reason = None, "not every slot holds it, or not every slot ran"
         if entered == expected > 0:
-            if stock:
+            foreign = sorted({_kind(module) for _, module in found} - set(STANDS_FOR[operation]))
+            if stock and foreign:
+                reason = f"{OWN[operation]} does not stand for {', '.join(foreign)}"
+            elif stock:
                 actual, reason = OWN[operation], ""
             elif all(mine) and operator.calls >= expected:
                 actual, reason = operator.binding.backend_id, ""

@@ -20,7 +20,7 @@ from xcfg.schema.worker import RankRecord, ScoreReport, ScoreRequest
 
 from xcfg_megatron.engine import Engine
 from xcfg_megatron.errors import UnsupportedRequestError
-from xcfg_megatron.forward import forward, logprobs, policy_seen
+from xcfg_megatron.forward import forward, logprobs, policy_seen, width_of
 from xcfg_megatron.knobs import applications, compute_dtype
 from xcfg_megatron.patches import ROTARY_ROWS
 from xcfg_megatron.readers import Layout
@@ -57,17 +57,19 @@ class Sheet:
         values = np.full(total, np.nan, np.float32)
         return Sheet(values, unset[0], unset[1], unset[2], np.zeros(total, np.bool_), temperature, policy)
 
-    def layout(self, sequences: int) -> Layout:
+    def layout(self, rollout: Rollout) -> Layout:
         """Return what the readers of knobs look at."""
         return Layout(
             rows=self.rows,
-            sequences=sequences,
+            sequences=rollout.sequence_count,
             padded=self.padded,
             columns=self.columns,
             local_columns=self.local_columns,
             scored=self.scored,
             divided=self.divided,
             temperature=self.temperature,
+            owned=int(rollout.active[self.mine].sum()),
+            policy=self.policy,
         )
 
 
@@ -103,7 +105,7 @@ def run_score(
         rank=engine.ranks.rank,
         record=_record(engine, rollout, sheet),
         compute_dtype=compute_dtype(engine),
-        applications=applications(engine, sheet.layout(rollout.sequence_count), knobs),
+        applications=applications(engine, sheet.layout(rollout), knobs),
         attestations=_attestations(rollout, sheet),
         transforms=chain,
         fold_before=before,
@@ -164,17 +166,16 @@ def _batch(engine: Engine, rollout: Rollout, group: Sequence[int], sheet: Sheet)
         raise WorkerError("the model did not run exactly one forward for a batch")
     entered = engine.entered[-1].cpu().numpy()
     turned, offset = engine.rotary[-1]
-    width = entered.shape[1] * engine.ranks.context
+    width = width_of(engine, ids.shape[1])
     if turned < width:
         raise WorkerError(f"{turned} rotary positions for {width} columns")
     at = columns.numpy()
-    if engine.ranks.context > 1 and turned in ROTARY_ROWS and not torch.equal(ROTARY_ROWS[turned], columns):
-        raise WorkerError("the rotary embedding took other positions than the columns that entered")
+    rows = _rotary_rows(engine, turned, columns)
     for row, span in enumerate(spans):
         length = span.stop - span.start
         held = at < length
         sheet.ids[span][at[held]] = entered[row, held]
-        sheet.positions[span][at[held]] = offset + at[held]
+        sheet.positions[span][at[held]] = offset + rows[held]
         sheet.mine[span][at[at < length - 1] + 1] = True
         sheet.padded += int(length < width)
         _score(engine, rollout, span, logits[row], at, sheet)
@@ -184,6 +185,18 @@ def _batch(engine: Engine, rollout: Rollout, group: Sequence[int], sheet: Sheet)
     sheet.timeline.append(
         {"name": "prefill", "rows": len(group), "columns": width, "seconds": time.perf_counter() - began}
     )
+
+
+def _rotary_rows(engine: Engine, turned: int, columns: torch.Tensor) -> NDArray[np.int64]:
+    """Return the rows that the rotary embedding took of its `turned` positions for the columns of this rank."""
+    if engine.ranks.context == 1:
+        return columns.numpy()
+    if turned not in ROTARY_ROWS:
+        raise WorkerError(f"nothing saw which of {turned} rotary positions this rank took")
+    rows = ROTARY_ROWS[turned]
+    if not torch.equal(rows, columns):
+        raise WorkerError("the rotary embedding took other positions than the columns that entered")
+    return rows.numpy()
 
 
 def _score(
@@ -209,11 +222,13 @@ def _exchange(engine: Engine, sheet: Sheet) -> None:
     """Put together what the context-parallel ranks were handed; WorkerError where two were handed one column."""
     for name in ("ids", "positions", "selected"):
         mine = torch.from_numpy(getattr(sheet, name))
-        owners = (mine >= 0).to(torch.int64)
+        there = mine.to(engine.device)
+        owners = (there >= 0).to(torch.int64)
         dist.all_reduce(owners, group=engine.ranks.context_group)
         if bool((owners > 1).any()):
             raise WorkerError("two context-parallel ranks were handed the same column")
-        dist.all_reduce(mine, dist.ReduceOp.MAX, group=engine.ranks.context_group)
+        dist.all_reduce(there, dist.ReduceOp.MAX, group=engine.ranks.context_group)
+        mine.copy_(there)
 
 
 def _record(engine: Engine, rollout: Rollout, sheet: Sheet) -> RankRecord:

@@ -25,22 +25,19 @@ JOIN_SECONDS = 120
 
 
 class GatherCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts collective operations while active."""
+    """Counts all-gathers while active."""
 
     def __init__(self) -> None:
         """Start at zero."""
         super().__init__()  # type: ignore[no-untyped-call]
         self.all_gathers = 0
-        self.other = 0
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Count `func` when it is a collective and run it."""
+        """Count `func` when it is an all-gather and run it."""
         if func.namespace in ("c10d", "_c10d_functional"):
-            gather = "allgather" in func.__name__ or "all_gather" in func.__name__
-            self.all_gathers += int(gather)
-            self.other += int(not gather)
+            self.all_gathers += int("allgather" in func.__name__ or "all_gather" in func.__name__)
         return func(*args, **(kwargs or {}))
 
 
@@ -114,7 +111,7 @@ class FullySharded(Sharding):
 
     def clear(self) -> None:
         """Forget counts."""
-        self.counter.all_gathers = self.counter.other = 0
+        self.counter.all_gathers = 0
 
     def close(self) -> None:
         """Leave the process group."""

@@ -1,8 +1,9 @@
 """Whether both sides summed over the same columns of the vocabulary, as their scores report it.
 
 A runtime whose model pads the vocabulary reports `mechanism["vocabulary"]` as {"policy": "mask" | "include", "real":
-int, "padded": int}. Under `include` the padded columns take part in every sum. A runtime that never pads may report
-nothing, which stands for no padded column.
+int, "padded": int}. Under `include` the padded columns take part in every sum, and any other word than `mask` counts as
+summing over columns that are not the real ones. A runtime that never pads may report nothing, which stands for no
+padded column.
 """
 
 from __future__ import annotations
@@ -36,6 +37,12 @@ def _summed(reports: Sequence[ScoreReport]) -> set[str]:
     found = {"real columns"}
     for report in reports:
         said = report.mechanism.get("vocabulary")
-        if isinstance(said, dict) and said.get("policy") == "include" and said.get("padded") != said.get("real"):
-            found.add(f"padded columns, {said.get('padded')} for {said.get('real')}")
+        if said is None:
+            continue
+        report_of = said if isinstance(said, dict) else {"policy": said}
+        policy, sizes = report_of.get("policy"), f"{report_of.get('padded')} for {report_of.get('real')}"
+        if policy == "include" and report_of.get("padded") != report_of.get("real"):
+            found.add(f"padded columns, {sizes}")
+        elif policy not in ("mask", "include"):
+            found.add(f"padded columns, {sizes}, by the policy {policy!r}")
     return found

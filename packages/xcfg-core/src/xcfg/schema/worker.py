@@ -119,7 +119,8 @@ class ScoreReport(Record):
     the build, since a change in between then shows in this score's after. state_unchanged: whether those, modes and
     generators are after the request as they were before; None where nobody looked.
     mechanism: how it was scored, in words of the runtime. `vocabulary` {"policy": mask | include, "real", "padded"} is
-    compared between the sides: whether columns that pad the vocabulary take part in the sums.
+    compared between the sides: whether columns that pad the vocabulary take part in the sums; another word than these
+    counts as a sum over other columns.
     broken: the engine cannot serve another request (a sticky device error); the supervisor discards the worker.
     """
 
