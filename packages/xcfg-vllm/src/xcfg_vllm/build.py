@@ -97,7 +97,7 @@ def build_engine(spec: WorkerSpec) -> Engine:
     _check_variables(options)
     if options.max_model_len is not None and spec.rollout and options.max_model_len < _longest(spec) + GENERATED:
         raise ConfigError(
-            f"{options.max_model_len} positions do not hold the longest sequence of {_longest(spec)} and one more token",
+            f"{options.max_model_len} positions do not hold the longest sequence ({_longest(spec)}) and one more",
             source=SOURCE,
             path="$.max_model_len",
             hint="Leave it out, or raise it.",
