@@ -222,3 +222,11 @@ def test_a_temperature_that_both_sides_apply_is_comparable(command):
     _, cases, _ = command.run("warm", baseline={"training.temperature": 0.7}, rollout=rollout)
     assert cases["baseline"]["status"] == "PASS", cases["baseline"]["reason"]
     assert cases["baseline"]["edges"]["training_vs_rollout"]["max_abs"] < 1e-5
+
+
+def test_a_checkpoint_of_another_step_is_no_drift(command):
+    """Failing means that stale or later weights on one side pass for numerical drift."""
+    code, cases, _ = command.run("revision", runtime="megatron-other-revision")
+    case = cases["baseline"]
+    assert (code, case["status"]) == (3, "INVALID_IDENTITY"), case
+    assert "model.layers.1." in case["reason"] and not case["edges"], case

@@ -50,7 +50,7 @@ class WorkerExtension:
     def xcfg_taken(self) -> dict[str, Any]:
         """Return what entered, and how often each operator was called, since xcfg_begin.
 
-        Torch's generators are put back: a forced token was drawn before it was overwritten.
+        Generators are put back: a forced token was drawn before it was overwritten.
         """
         restore(self._xcfg_random)
         return {**self._xcfg_recorder.take(), "operators": registry.counts()}
@@ -94,16 +94,20 @@ class WorkerExtension:
 
 
 def random_state() -> list[Any]:
-    """Return the state of torch's generators in this process: the CPU's and, where there is one, the current GPU's."""
+    """Return the state of the generators of this process: torch's, where there is one the current GPU's, and numpy's."""
+    import numpy as np
     import torch
 
-    return [torch.get_rng_state(), torch.cuda.get_rng_state() if torch.cuda.is_available() else None]
+    cuda = torch.cuda.get_rng_state() if torch.cuda.is_available() else None
+    return [torch.get_rng_state(), cuda, np.random.get_state()]
 
 
 def restore(state: list[Any]) -> None:
-    """Put torch's generators back."""
+    """Put the generators back."""
+    import numpy as np
     import torch
 
     torch.set_rng_state(state[0])
     if state[1] is not None:
         torch.cuda.set_rng_state(state[1])
+    np.random.set_state(state[2])

@@ -14,8 +14,9 @@ Forward = tuple[list[str], list[int], list[int], list[int]]
 class Recorder:
     """Takes down the forwards of a runner, the rows of its head and the dtypes that its layers were handed.
 
-    linear_inputs: dtypes at linear layers; a compiled model runs no hooks, so it shows only head_inputs, the dtypes of
-    the hidden states that left it.
+    linear_inputs: dtypes at every linear layer in the first forward of a window, after which the hooks come off, for
+    they cost more than all else; head_inputs: dtypes of the hidden states that left every forward. A compiled model
+    runs no hooks and shows head_inputs alone.
     """
 
     def __init__(self, runner: Any) -> None:
@@ -28,15 +29,19 @@ class Recorder:
         self.temperatures: set[float] = set()
         self._head = runner.model.compute_logits
         runner.model.compute_logits = self._compute_logits
-        for module in runner.model.modules():
-            if type(module).__name__.endswith("ParallelLinear"):
-                module.register_forward_pre_hook(self._linear)
+        self._linears = [item for item in runner.model.modules() if type(item).__name__.endswith("ParallelLinear")]
+        self._hooks: list[Any] = []
 
     def _compute_logits(self, hidden: Any, *args: Any, **kwargs: Any) -> Any:
         rows = int(hidden.shape[0])
         self.head_rows[rows] = self.head_rows.get(rows, 0) + 1
         _count(self.head_inputs, hidden)
+        self._unhook()
         return self._head(hidden, *args, **kwargs)
+
+    def _unhook(self) -> None:
+        while self._hooks:
+            self._hooks.pop().remove()
 
     def _linear(self, module: Any, inputs: tuple[Any, ...]) -> None:
         _count(self.linear_inputs, inputs[0])
@@ -51,6 +56,8 @@ class Recorder:
             "temperatures": sorted(self.temperatures),
         }
         self.temperatures = set()
+        self._unhook()
+        self._hooks = [item.register_forward_pre_hook(self._linear) for item in self._linears]
         self.forwards, self.head_rows, self.head_inputs, self.linear_inputs = [], {}, {}, {}
         return found
 

@@ -50,7 +50,6 @@ def prefill(engine: Engine, rollout: Rollout, order: Sequence[int], heat: float)
     params = SamplingParams(
         max_tokens=1,
         temperature=heat,
-        seed=0 if heat else None,
         prompt_logprobs=0,
         flat_logprobs=True,
         detokenize=False,
@@ -85,7 +84,6 @@ def decode(engine: Engine, rollout: Rollout, order: Sequence[int], heat: float) 
             SamplingParams(
                 max_tokens=len(ids) - start,
                 temperature=heat,
-                seed=0 if heat else None,
                 ignore_eos=True,
                 logprobs=0,
                 flat_logprobs=True,

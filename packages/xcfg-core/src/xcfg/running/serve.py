@@ -99,6 +99,7 @@ class _Rank:
         self.adapter: Any = None
         self.spec: WorkerSpec | None = None
         self._rollout: Rollout | None = None
+        self._hosted: tuple[int, ...] = ()
 
     def run(self, make: Callable[[WorkerSpec], Any]) -> int:
         try:
@@ -150,6 +151,7 @@ class _Rank:
                 raise NotImplementedError(f"protocol {spec.protocol!r}; this worker speaks {PROTOCOL!r}")
             self.adapter = make(spec)
             reports = self._reports_of_build(spec)
+            self._hosted = tuple(report.rank for report in reports)
             encoded = {report.rank: (report, files.encode_report(self._timed(report, started))) for report in reports}
         except (Exception, SystemExit) as error:  # noqa: BLE001 - any fault of an engine is a report
             traceback.print_exception(error)
@@ -247,7 +249,8 @@ class _Rank:
         answers = self.adapter.generate(request, prompts)
         check_answers(answers, prompts, request.generate)
         sha256 = files.publish(self.exchange / files.generated_file(request.id, self.rank), pretty_json(answers))
-        return [ScoreReport(request_id=request.id, rank=self.rank, tensors_sha256=sha256)]
+        own = ScoreReport(request_id=request.id, rank=self.rank, tensors_sha256=sha256)
+        return [own, *(ScoreReport(request_id=request.id, rank=rank) for rank in self._hosted if rank != self.rank)]
 
     def _frozen(self) -> Rollout:
         if self._rollout is None:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
+import shutil
+from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file, save_file
+from xcfg.schema.codec import evolve
 from xcfg_megatron import adapter as adapter_module
 from xcfg_megatron import logprob
 from xcfg_megatron.adapter import MegatronAdapter
@@ -40,6 +44,19 @@ class FlippedNorm(_Flipped):
     """A weight that every rank has whole: only the rank itself can know."""
 
     name = "decoder.layers.1.input_layernorm.weight"
+
+
+class OtherRevision(MegatronAdapter):
+    """Loads the checkpoint of a later step: every weight of one layer has moved by a hundredth."""
+
+    def build(self, spec: Any, context: Any) -> Any:
+        folder = Path(context.scratch) / "later-step"
+        shutil.copytree(spec.checkpoint, folder)
+        for file in folder.glob("*.safetensors"):
+            tensors = load_file(file)
+            moved = {name: tensor * 1.01 if ".layers.1." in name else tensor for name, tensor in tensors.items()}
+            save_file(moved, file, metadata={"format": "pt"})
+        return super().build(evolve(spec, checkpoint=str(folder)), context)
 
 
 class SilentRank(MegatronAdapter):

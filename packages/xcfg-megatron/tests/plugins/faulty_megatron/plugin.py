@@ -13,6 +13,7 @@ FAULTS = {
     "flipped-shard": "FlippedShard",
     "flipped-norm": "FlippedNorm",
     "silent-rank": "SilentRank",
+    "other-revision": "OtherRevision",
     "padding-forgotten": "PaddingForgotten",
     "mask-broken": "MaskBroken",
 }
