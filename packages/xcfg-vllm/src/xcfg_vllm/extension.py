@@ -94,7 +94,7 @@ class WorkerExtension:
 
 
 def random_state() -> list[Any]:
-    """Return the state of the generators of this process: torch's, where there is one the current GPU's, and numpy's."""
+    """Return the state of the generators of this process: torch's on the CPU and on a GPU, and numpy's."""
     import numpy as np
     import torch
 
