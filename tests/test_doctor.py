@@ -139,8 +139,15 @@ def test_a_gpu_shows_no_cpu_figure_as_its_own(doctor):
     _, document = doctor(
         "--kv-cache-dtype fp8 --attention-backend TRITON_ATTN --block-size 16", None, "--platform", "cuda"
     )
-    assert {item["verdict"] for item in document["arguments"]["findings"]} == {"not_run"}
-    assert all(not item["effects"] and not item["measured"] for item in document["arguments"]["findings"])
+    findings = {item["flag"]: item for item in document["arguments"]["findings"]}
+    for flag in ("attention-backend", "block-size"):
+        found = findings[flag]
+        assert found["verdict"] == "not_run" and not found["effects"] and not found["measured"], found
+    ran = findings["kv-cache-dtype"]
+    assert (ran["verdict"], ran["platform"]) == ("applied", "cuda"), ran
+    _, document = doctor("--kv-cache-dtype fp8", None, "--platform", "cpu")
+    (on_cpu,) = [item for item in document["arguments"]["findings"] if item["flag"] == "kv-cache-dtype"]
+    assert on_cpu["platform"] == "cpu" and on_cpu["effects"] != ran["effects"]
 
 
 def test_a_case_that_doctor_names_can_be_planned(doctor, tmp_path, capsys):
