@@ -140,9 +140,12 @@ def test_a_gpu_shows_no_cpu_figure_as_its_own(doctor):
         "--kv-cache-dtype fp8 --attention-backend TRITON_ATTN --block-size 16", None, "--platform", "cuda"
     )
     findings = {item["flag"]: item for item in document["arguments"]["findings"]}
-    for flag in ("attention-backend", "block-size"):
-        found = findings[flag]
-        assert found["verdict"] == "not_run" and not found["effects"] and not found["measured"], found
+    assert findings["attention-backend"]["verdict"] == "not_run", "no case with it has run on a GPU"
+    for flag in (
+        "attention-backend",
+        "block-size",
+    ):  # a run on a GPU started from blocks of 16, and varied neither to it
+        assert not findings[flag]["effects"] and not findings[flag]["measured"], findings[flag]
     ran = findings["kv-cache-dtype"]
     assert (ran["verdict"], ran["platform"]) == ("applied", "cuda"), ran
     _, document = doctor("--kv-cache-dtype fp8", None, "--platform", "cpu")
