@@ -10,7 +10,7 @@ from typing import Any
 from xcfg.errors import UsageError, WorkerError
 
 from xcfg_vllm.build import RAW, Engine
-from xcfg_vllm.requests import groups, selected
+from xcfg_vllm.requests import groups, selected, transforms
 
 
 def run_generate(
@@ -51,6 +51,8 @@ def _sampled(engine: Engine, ids: list[list[int]], indices: list[int], request: 
         )
         for index in indices
     ]
+    # vLLM raises temperatures close to 0: what it took is what counts.
+    chain = transforms(float(params[0].temperature), int(request["top_k"]), float(request["top_p"]))
     given = [TokensPrompt(prompt_token_ids=item) for item in ids]
     answers = []
     for index, prompt, output in zip(indices, ids, engine.llm.generate(given, params, use_tqdm=False), strict=True):
@@ -63,22 +65,11 @@ def _sampled(engine: Engine, ids: list[list[int]], indices: list[int], request: 
                 "prompt_ids": prompt,
                 "token_ids": tokens,
                 "logprobs": [float(item) for item in values],
-                "transforms": _chain(request, float(params[0].temperature)) if built != RAW else [],
+                "transforms": [] if built == RAW else list(chain),
                 "finish_reason": "stop" if tokens[-1] in stop else "length",
             }
         )
     return answers
-
-
-def _chain(request: dict[str, Any], heat: float) -> list[str]:
-    """Return the ordered transforms of a sampling request; one that does nothing is left out.
-
-    heat: the temperature that vLLM took, which raises those close to 0; 0 is greedy and scales nothing.
-    """
-    kept, share = int(request["top_k"]), float(request["top_p"])
-    parts = [f"temperature:{heat!r}"] if heat not in (0.0, 1.0) else []
-    parts += [f"top_k:{kept}"] if kept > 0 else []
-    return parts + ([f"top_p:{share!r}"] if share < 1.0 else [])
 
 
 def sequence_seed(seed: int, sequence: int) -> int:

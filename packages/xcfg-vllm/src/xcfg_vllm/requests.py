@@ -14,6 +14,9 @@ from xcfg.identity.rollout import Rollout
 from xcfg_vllm.build import Engine
 from xcfg_vllm.force import request_arguments
 
+GREEDY = 0.0
+"""The temperature of a request that takes the most likely token."""
+
 
 @dataclass(frozen=True)
 class Answer:
@@ -28,6 +31,17 @@ class Answer:
     tokens: NDArray[np.int64]
     values: NDArray[np.float32]
     cached: int
+
+
+def transforms(heat: float, top_k: int = 0, top_p: float = 1.0) -> tuple[str, ...]:
+    """Return the ordered transforms between logits and processed values; one that does nothing is left out.
+
+    A greedy request (temperature 0) leaves the logits as they are.
+    """
+    parts = [f"temperature:{heat!r}"] if heat not in (GREEDY, 1.0) else []
+    parts += [f"top_k:{top_k}"] if top_k > 0 else []
+    parts += [f"top_p:{top_p!r}"] if top_p < 1.0 else []
+    return tuple(parts)
 
 
 def prompt_length(rollout: Rollout, sequence: int) -> int:

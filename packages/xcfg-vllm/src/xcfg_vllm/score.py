@@ -21,10 +21,9 @@ from xcfg_vllm.capabilities import NATIVE
 from xcfg_vllm.consumed import Consumed
 from xcfg_vllm.force import SAYS
 from xcfg_vllm.knobs import Window, applications
-from xcfg_vllm.requests import Answer, decode, groups, prefill
+from xcfg_vllm.requests import GREEDY, Answer, decode, groups, prefill, transforms
 
 Score = tuple[ScoreReport, dict[str, torch.Tensor]]
-GREEDY = 0.0
 
 
 class UnsupportedRequestError(WorkerError):
@@ -55,7 +54,8 @@ def run_score(
     order = _order(rollout, request.shuffle_seed)
     size = int(str(knobs.get("batch.size", 8)))
     heat = float(str(knobs.get("rollout.temperature", GREEDY)))
-    chain = _chain(engine, heat) if forced else ()
+    raw = engine.arguments.get("logprobs_mode", RAW) == RAW
+    chain = transforms(heat) if forced and not raw else ()
     total = len(rollout.token_ids)
     ranks = [Consumed(total) for _ in range(engine.world_size)]
     seen_by: list[Counter[str]] = [Counter() for _ in ranks]
@@ -152,15 +152,6 @@ def _check(request: ScoreRequest, rollout: Rollout, engine: Engine, bindings: Ma
         raise UnsupportedRequestError("vLLM computes processed log probabilities in its own way; none can be injected")
     if not bool(rollout.tensors["attention_mask"].all()):
         raise UnsupportedRequestError("the rollout hides tokens from attention, and vLLM's causal mask does not")
-
-
-def _chain(engine: Engine, heat: float) -> tuple[str, ...]:
-    """Return the transforms that lie between the logits and the values of a replay; none where raw ones are returned.
-
-    A greedy request (temperature 0) leaves the logits as they are.
-    """
-    raw = engine.arguments.get("logprobs_mode", RAW) == RAW
-    return () if raw or heat in (GREEDY, 1.0) else (f"temperature:{heat!r}",)
 
 
 def _order(rollout: Rollout, seed: int | None) -> list[int]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from xcfg.errors import UsageError
+from xcfg.errors import UsageError, did_you_mean
 from xcfg.flow.checkpoints import Checkpoint
 from xcfg.flow.inputs import Loaded
 from xcfg.flow.launching import launch_spec, place, resolution_context
@@ -160,9 +160,9 @@ class Preparer:
             if operation not in descriptor.operators:
                 if choices[side].backend in ENGINES_OWN:
                     continue
-                reasons[f"operators.{operation}.{side}"] = (
-                    f"the runtime {descriptor.name!r} does not inject {operation}"
-                )
+                told = f"the runtime {descriptor.name!r} does not inject {operation}"
+                near = did_you_mean(operation, descriptor.operators)
+                reasons[f"operators.{operation}.{side}"] = f"{told}; {near}" if near else told
                 continue
             try:
                 bound[operation] = session.resolve(operation, side, choices[side], context)

@@ -43,6 +43,11 @@ class PlainPages:
     head_size: int
     scale: float
 
+    def __init__(self, *items: Any, **named: Any) -> None:
+        """As vLLM's own; ValueError for what the operator has no word for."""
+        super().__init__(*items, **named)
+        self.check()
+
     def check(self) -> None:
         """Refuse what the operator's contract has no word for; ValueError."""
         odd = {
@@ -56,8 +61,35 @@ class PlainPages:
         if found:
             raise ValueError(f"an injected attention has no {', '.join(found)}")
 
-    def plain(self, cache: torch.Tensor, block_size: int) -> torch.Tensor:
+    def block_size(self, cache: torch.Tensor) -> int:
+        """Return the tokens of a block of the platform's cache; ValueError for a layout that is not its own."""
+        raise NotImplementedError
+
+    def do_kv_cache_update(self, layer: Any, key: Any, value: Any, kv_cache: torch.Tensor, slot_mapping: Any) -> None:
+        """Write this step's keys and values."""
+        self.write(self.plain(kv_cache), key, value, slot_mapping)
+
+    def forward(
+        self,
+        layer: Any,
+        query: torch.Tensor,
+        key: Any,
+        value: Any,
+        kv_cache: torch.Tensor,
+        attn_metadata: Any,
+        output: torch.Tensor,
+        *items: Any,
+        **named: Any,
+    ) -> torch.Tensor:
+        """Attend; without metadata (vLLM warms up) the output is zero."""
+        if attn_metadata is None:
+            return output.fill_(0)
+        self.attend(query, self.plain(kv_cache), attn_metadata, output)
+        return output
+
+    def plain(self, cache: torch.Tensor) -> torch.Tensor:
         """Return the cache of one layer as a view [blocks, tokens of a block, 2, heads, head size]."""
+        block_size = self.block_size(cache)
         width = self.num_kv_heads * block_size * 2 * self.head_size
         blocks = cache.numel() // width
         if blocks * width != cache.numel():
