@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 
 import numpy as np
 import pytest
@@ -72,6 +73,23 @@ def test_another_environment_is_another_server(forks, launch, request_of):
         build = forks.score(launch(construction=value, placement=placement), request_of(value)).builds[0]
         assert build.provenance["env"]["MARKER"] == value
     assert len(forks._forks._servers) == 2
+
+
+def test_imports_of_engines_to_come_run_beside_the_first_ones_work(forks, adapters, launch, request_of):
+    """Once per environment, not waited for; what can never be forked gets none."""
+    (adapters / "slow_engine.py").write_text(
+        "import time\nfrom fake_engine import Fake\ntime.sleep(2)\nIMPORTED = time.time()\n"
+    )
+    slow = [
+        launch(construction=name, adapter="slow_engine:Fake", placement=Placement(env={"MARKER": "1"})) for name in "ab"
+    ]
+    began = time.time()
+    forks.expect([*slow, launch(placement=Placement(devices=("cuda:0",))), launch(placement=Placement(command=("x",)))])
+    assert time.time() - began < 1 and len(forks._forks._servers) == 1
+    assert not next(iter(forks._forks._servers.values())).ready
+    for launched, name in zip(slow, "ab", strict=True):
+        assert forks.score(launched, request_of(name)).reports
+    assert len(forks._forks._servers) == 1 and forks._forks.forked == 2
 
 
 def test_devices_are_never_forked(forks, launch, request_of):

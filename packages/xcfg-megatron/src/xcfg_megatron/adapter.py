@@ -21,6 +21,8 @@ from xcfg_megatron.readers import Layout
 from xcfg_megatron.score import run_score
 from xcfg_megatron.weights import weight_report
 
+XCFG_PRELOAD = ("torch", "megatron.core.models.gpt.gpt_model", "megatron.core.models.gpt.gpt_layer_specs")
+"""What `build` imports."""
 PROBE_TOKENS = 4
 
 

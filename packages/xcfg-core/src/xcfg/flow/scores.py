@@ -142,6 +142,7 @@ class Scorer:
         launched = order_scores([job for job in waiting if job.launch is not None], _launch)
         if launched:  # publishing needs torch here too; its import takes as long as that of the first engine
             threading.Thread(target=_import_torch, name="import-torch").start()
+            self.pool.expect(_launch(job) for job in launched)
         for number, job in enumerate([*launched[:1], *plain_jobs, *launched[1:]], start=1):
             if not wanted(job):
                 continue

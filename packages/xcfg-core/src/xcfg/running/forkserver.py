@@ -136,13 +136,18 @@ class ForkStarter:
 
     def __call__(self, placement: Placement, exchange: Path, rank: int, rendezvous: str) -> Process:
         """Start one process; the signature of `process.spawn`."""
-        if not placement.command and all(device == "cpu" for device in placement.devices):
+        if _forkable(placement):
             env = child_environment(placement, exchange, rank, rendezvous)
-            server = self._server(env, files.read_construct(exchange).adapter.partition(":")[0])
+            server = self._ready(_shared(env), _module(files.read_construct(exchange).adapter))
             if server is not None:
                 with contextlib.suppress(ForkServerError):
                     return self._fork(server, env, exchange, rank)
         return spawn(placement, exchange, rank, rendezvous)
+
+    def expect(self, placement: Placement, adapter: str) -> None:
+        """Begin the imports that a later launch will need, and do not wait for them."""
+        if _forkable(placement):
+            self._server(_shared(child_environment(placement, Path(), 0, "")), _module(adapter))
 
     def close(self) -> None:
         """End all servers."""
@@ -162,23 +167,39 @@ class ForkStarter:
         pid = int(answer["pid"])
         return ForkedProcess(rank, log, pid, guard.start_time(pid), server)
 
-    def _server(self, env: dict[str, str], module: str) -> _Server | None:
-        """Return the server for this environment and adapter; None where there can be none."""
-        shared = {name: value for name, value in env.items() if name not in _PER_PROCESS}
+    def _server(self, shared: dict[str, str], module: str) -> _Server | None:
+        """Return the server for this environment and adapter, perhaps not ready; None where there can be none."""
         key = (json.dumps(shared, sort_keys=True), module)
         if key not in self._servers:
             if not module or sum(server is not None for server in self._servers.values()) >= MAX_SERVERS:
                 return None
             self._folder.mkdir(parents=True, exist_ok=True)
             self._servers[key] = _Server(shared, module, self._folder / f"server-{len(self._servers)}.log")
-        server = self._servers[key]
+        return self._servers[key]
+
+    def _ready(self, shared: dict[str, str], module: str) -> _Server | None:
+        """Return the server once its imports are done; None where it cannot be forked from."""
+        server = self._server(shared, module)
         if server is not None:
             try:
                 server.wait_ready()
             except ForkServerError:
                 server.close()
-                server = self._servers[key] = None
+                server = self._servers[json.dumps(shared, sort_keys=True), module] = None
         return server
+
+
+def _forkable(placement: Placement) -> bool:
+    return not placement.command and all(device == "cpu" for device in placement.devices)
+
+
+def _shared(env: dict[str, str]) -> dict[str, str]:
+    """Return what every worker of one server has in its environment."""
+    return {name: value for name, value in env.items() if name not in _PER_PROCESS}
+
+
+def _module(adapter: str) -> str:
+    return adapter.partition(":")[0]
 
 
 def preload(module: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -81,6 +81,12 @@ class WorkerPool:
     def alive(self) -> int:
         """Number of workers that are held."""
         return len(self._held)
+
+    def expect(self, launches: Iterable[LaunchSpec]) -> None:
+        """Let the imports of engines to come run beside the first one's work; only with a fork server."""
+        if self._forks is not None:
+            for launch in launches:
+                self._forks.expect(launch.placement, launch.spec.adapter)
 
     def score(
         self,
