@@ -127,6 +127,8 @@ class Run:
             self._advance(waiting)
         except (KeyboardInterrupt, InterruptedRunError):  # the second is what a busy worker makes of the first
             interrupted = True
+        ended = {case_id: attempt.seal.attempt_id for case_id, attempt in self.attempts.items()}
+        self.recorder.store.put_ended(self.recorder.revision.experiment_digest, ended)
         return run_summary(self.loaded, self.options, self.prepared, self.summaries, interrupted=interrupted)
 
     def _ends_at_once(self, item: PreparedCase) -> bool:
