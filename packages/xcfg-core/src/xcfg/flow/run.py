@@ -14,6 +14,7 @@ from xcfg.flow.checkpoints import Checkpoint, find_checkpoint
 from xcfg.flow.documents import Actual, Failure
 from xcfg.flow.inputs import Loaded, load_inputs
 from xcfg.flow.judge import deciding_arms, judge
+from xcfg.flow.operators import check_operators
 from xcfg.flow.options import RunOptions
 from xcfg.flow.prepare import PreparedCase, Preparer, ScoreJob
 from xcfg.flow.recheck import decode
@@ -40,6 +41,7 @@ def run(file: Path, manager: PluginManager, options: RunOptions) -> RunSummary:
     forget_environment()
     loaded = load_inputs(file, manager, options.selection)
     runtimes = choose_runtimes(loaded.experiment, manager, options)
+    check_operators(loaded.experiment, manager, {side: runtimes.of(side).name for side in ("rollout", "training")})
     checkpoint = find_checkpoint(
         loaded.rollout.manifest.checkpoint.uri,
         manager,
