@@ -68,12 +68,11 @@ def _asked(experiment: Experiment) -> Iterator[Asked]:
     for table, values in (("baseline", experiment.baseline), ("fixed", experiment.fixed)):
         for key, value in values.items():
             at = f"$.{table}.{key}"
-            path, side = split_key(key)
             if key.startswith(OPERATORS):
                 _, operation, side = key.split(".")
                 yield Asked(operation, side, as_choice(value), at, at)
-            elif path == LOGP_BACKEND:
-                yield from _both(value, side, at)
+            elif split_key(key)[0] == LOGP_BACKEND:
+                yield from _both(value, split_key(key)[1], at)
     for position, axis in enumerate(experiment.interventions):
         yield from _of_axis(axis, f"$.interventions[{position}]")
 
