@@ -256,6 +256,19 @@ def test_tokens_outside_the_vocabulary_are_refused(files, manager, checkpoint, t
     assert not (tmp_path / "f").exists()
 
 
+def test_a_config_of_another_model_is_refused(files, xcfg, checkpoint, tmp_path):
+    """Failing means that a journey starts with a config.json that is not that of the weights."""
+    from safetensors.numpy import save_file
+
+    (checkpoint / "config.json").write_text(json.dumps({"vocab_size": 50, "num_hidden_layers": 1}))
+    layers = {f"model.layers.{number}.w": np.zeros(1, dtype=np.float32) for number in range(2)}
+    save_file(layers, checkpoint / "model.safetensors")
+    words = ("freeze", "--dump", files()[0], "--checkpoint", checkpoint, "--output", tmp_path / "f")
+    with pytest.raises(IdentityError, match="num_hidden_layers is 1, and the weights have 2 layers"):
+        xcfg(*words)
+    assert not (tmp_path / "f").exists()
+
+
 def test_a_checkpoint_that_is_not_there_is_refused(files, manager, tmp_path):
     with pytest.raises(IdentityError, match="is no folder here"):
         freeze_dump(manager, FreezeDumpOptions("nowhere", files()[0], tmp_path / "f"))
