@@ -176,6 +176,22 @@ def test_ops_resolve_of_a_refused_backend_exits_2_with_the_trace(call):
     assert "kit is refused" in out
 
 
+def test_ops_resolve_refuses_what_the_runtime_does_not_inject(call):
+    """Failing means that a backend is called usable which the engine will never be handed."""
+    words = ("ops", "resolve", "kit_operation", "--side", "training", "--runtime", "external", "--backend")
+    code, out, _ = call(*words, "kit", "--json", kinds=("good",))
+    found = json.loads(out)
+    decodes(found, "operator_resolution")
+    assert (code, found["ok"], found["binding"]) == (2, False, None)
+    (refused,) = [step for step in found["trace"] if not step["ok"]]
+    assert refused["check"] == "injection" and "'external' does not inject kit_operation" in refused["detail"]
+    assert len(found["trace"]) > 1, "the other decisions are still shown"
+    code, out, _ = call(*words, "native")
+    assert code == 0 and "what the engine runs by itself" in out
+    code, _, err = call(*("kit_operatoin" if word == "kit_operation" else word for word in words), "native")
+    assert code == 2 and "Did you mean 'kit_operation'?" in err
+
+
 @pytest.mark.parametrize("runtime", ["kit-later", "kit-engine", "nowhere"])
 def test_ops_resolve_refuses_a_runtime_that_cannot_be_used(call, runtime):
     words = (
