@@ -16,6 +16,7 @@
 | seals | COMPLETE: its bytes, and a sealed folder against it |
 | revisions | experiment*.json and plan*.jsonl |
 | checking | one sealed folder with everything around it |
+| busy | which runs are at work here right now; no evidence |
 | ended | what was planned and never ended, what was sealed and is gone |
 | stored, store | the writing side, and resume |
 | tensors | `.pt` files: columns and plain metadata |

@@ -1,4 +1,4 @@
-"""Whether a runtime can run an operator backend at all: it injects the operation, or runs what its engine always runs."""
+"""Whether a runtime runs an operator backend at all: it injects the operation, or its engine runs its own."""
 
 from __future__ import annotations
 

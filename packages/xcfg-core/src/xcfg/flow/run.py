@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from xcfg.artifacts.busy import Busy
 from xcfg.artifacts.store import Store
 from xcfg.artifacts.stored import StoredAttempt
 from xcfg.errors import ArtifactError, InterruptedRunError
@@ -77,7 +78,11 @@ def run(file: Path, manager: PluginManager, options: RunOptions) -> RunSummary:
             forkserver=True,
         )
         try:
-            return Run(loaded, checkpoint, manager, options, recorder, prepared, pool).execute()
+            with Busy(store.folder) as busy:
+                for other in busy.others():
+                    reason = f"{other.described}; both go on, and each takes over what the other has sealed"
+                    options.on_event({"event": "busy", "label": "another run is at this experiment", "reason": reason})
+                return Run(loaded, checkpoint, manager, options, recorder, prepared, pool, busy).execute()
         finally:
             pool.close()
 
@@ -103,6 +108,7 @@ class Run:
     recorder: Recorder
     prepared: list[PreparedCase]
     pool: WorkerPool
+    busy: Busy
     summaries: dict[str, CaseSummary] = field(default_factory=dict)
     attempts: dict[str, StoredAttempt] = field(default_factory=dict)
     charged: set[str] = field(default_factory=set)
@@ -118,6 +124,7 @@ class Run:
             strict=self.recorder.strict,
             on_event=self.options.on_event,
             reuse=self.options.resume,
+            busy=self.busy,
         )
         try:
             waiting = [item for item in self.prepared if not self._ends_at_once(item)]
