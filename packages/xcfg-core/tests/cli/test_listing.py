@@ -102,7 +102,17 @@ def test_knobs(call):
     for text in ("kit-good 1.0", "a, b", "first = a", "not alignable", "request"):
         assert text in out
     _, out, _ = call("knobs", "list")
-    assert out.splitlines()[0].startswith("knob")
+    assert out.splitlines()[0].split() == ["knob", "lifecycle", "side", "plugin", "default", "values"]
+
+
+def test_knobs_list_says_the_default_or_that_the_baseline_needs_a_value(call):
+    """Failing means that nobody learns before MISSING_BASELINE_VALUE which knobs have no default."""
+    _, out, _ = call("knobs", "list", kinds=("good",))
+    rows = {line.split()[0]: line for line in out.splitlines() if line}
+    assert "  8  " in rows["batch.size"] and "needs baseline" not in rows["batch.size"]
+    assert "needs baseline" in rows["kit.switch"]
+    assert "gives the value in its baseline" in out.splitlines()[-1]
+    assert "none: the baseline names a value" in call("knobs", "show", "kit.switch")[1]
 
 
 def test_knobs_show_refuses_an_unknown_path_with_the_nearest(call):
