@@ -76,7 +76,7 @@ def _listing(summary: KnobsSummary) -> str:
         )
         for line in summary.knobs
     )
-    told = f"{NEEDED}: the knob has no default, so an experiment that names it gives the value in its baseline (or `fixed`)"
+    told = f"{NEEDED}: no default, so an experiment that names the knob gives the value in its baseline (or `fixed`)"
     return f"{table(('knob', 'lifecycle', 'side', 'plugin', 'default', 'values'), rows)}\n\n{told}"
 
 
