@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from xcfg.arguments import understand
 from xcfg.cli.main import main
 from xcfg.plugin._resolve import resolve
 from xcfg.plugin.manager import PluginManager
@@ -73,7 +74,13 @@ CPU_TRAPS = [
     (None, "--persist-layer-norm", "persist-layer-norm", "refused"),
     (None, "--batch-invariant-mode", "batch-invariant-mode", "refused"),
     (None, "--cross-entropy-fusion-impl te", "cross-entropy-fusion-impl", "refused"),
-    (None, "--recompute-granularity full", "recompute-granularity", "refused"),
+    (
+        None,
+        "--recompute-granularity full",
+        "recompute-granularity",
+        "unobservable",
+    ),  # it ran here: a score has no backward pass
+    (None, "--bf16 --fp16", "bf16", "conflict"),
     (None, "--bf16 --fp32-residual-connection", "fp32-residual-connection", "refused"),
     (None, "--masked-softmax-fusion", "masked-softmax-fusion", "trap"),
     (None, "--deterministic-mode", "deterministic-mode", "no_effect"),
@@ -89,7 +96,7 @@ def test_a_measured_trap_is_named(doctor, rollout, training, flag, expected):
     code, document = doctor(rollout, training, "--platform", "cpu")
     found = classes(document, flag)
     assert expected in found, document["arguments"]["findings"]
-    counted = {"ignored", "refused", "trap", "one_sided", "unequal", "unobservable"}
+    counted = {"conflict", "ignored", "refused", "trap", "one_sided", "unequal", "unobservable"}
     grave = [item for item in document["arguments"]["findings"] if item["verdict"] in counted]
     assert code == document["exit_code"] == (1 if grave else 0)
     assert all(item["case"] or item["confirm"] for item in grave), grave
@@ -236,3 +243,37 @@ def test_each_sweep_can_be_planned(file, capsys):
 def test_the_vllm_sweep_is_broad():
     paths = {item["path"] for item in json.loads((ROOT / "examples/sweep/vllm.json").read_text())["interventions"]}
     assert len(paths) >= 10
+
+
+@pytest.mark.parametrize(
+    ("side", "words"),
+    [
+        ("rollout", "--kv-cache-dtype fp9"),
+        ("rollout", "--max-num-seqs 0"),
+        ("rollout", "--logprobs-mode raw"),
+        ("training", "--recompute-granularity some"),
+        ("training", "--tensor-model-parallel-size two"),
+        ("training", "--transformer-impl te"),
+    ],
+)
+def test_an_impossible_value_is_an_input_error(capsys, side, words):
+    """Failing means that a command line with which no engine starts ends with 0."""
+    assert main(["doctor", f"--{side}-args", words]) == 2
+    told = capsys.readouterr().err
+    assert f"is no value of {words.split()[0]}" in told and "It takes" in told
+
+
+@pytest.mark.parametrize("runtime", ["vllm", "megatron", "torch"])
+def test_what_a_table_knows_of_a_value_is_a_value_that_the_engine_takes(runtime):
+    """Failing means that a trap or a measured row cannot be asked for, since the value is refused as impossible."""
+    table = tables()[runtime]
+    named = {flag: argument for argument in table.arguments for flag in argument.flags}
+    asked = [(named[item.flag], value) for trap in table.traps for item in trap.when for value in item.values]
+    by_knob = {argument.knob: argument for argument in table.arguments if argument.knob and argument.domain}
+    asked += [(by_knob[row.knob], row.value) for row in table.rows if row.knob in by_knob]
+    checked = [(argument, value) for argument, value in asked if argument.domain is not None]
+    assert checked or runtime == "torch", "the tables have traps and rows of arguments with a domain"
+    for argument, value in checked:
+        flag = argument.flags[0]
+        (setting,) = understand("rollout", runtime, table, {flag: value}).settings
+        assert setting.value == value

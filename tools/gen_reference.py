@@ -142,7 +142,7 @@ def _is_record(item: object) -> bool:
 
 def knob_table() -> str:
     """Return every knob of the installed plugins."""
-    from xcfg.cli.cmd_knobs import domain
+    from xcfg.cli.cmd_knobs import default, domain
 
     manager = PluginManager.load()
     rows = [
@@ -152,12 +152,13 @@ def knob_table() -> str:
             knob.targets.value,
             knob.lifecycle.value,
             knob.source_class.value,
+            default(knob),
             domain(knob.domain),
             knob.summary,
         )
         for name, knob in sorted(manager.knobs().items())
     ]
-    return table(("path", "package", "side", "lifecycle", "source class", "values", "what it is"), rows)
+    return table(("path", "package", "side", "lifecycle", "source class", "default", "values", "what it is"), rows)
 
 
 def command_pages() -> str:

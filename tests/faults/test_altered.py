@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import xcfg
+from xcfg.artifacts.ended import is_record
 from xcfg.artifacts.store import Store
 from xcfg.errors import XcfgError
 
@@ -87,6 +88,8 @@ def not_reused(store: Store, file: Path) -> bool:
     """Whether a run that starts now would not build on `file`: it asks the store with these very calls."""
     place = file.parent.parent.name
     fresh = Store(store.folder.parent, store.folder.name)
+    if file.parent.name == "ended":  # no run builds on it; it only says what there was
+        return not is_record(store.folder, file.name)
     if place == "scores":
         return fresh.find_score(file.parent.name) is None
     if place == "rollouts":
@@ -209,3 +212,15 @@ def test_a_symbolic_link_in_the_store_is_not_followed(lab, tmp_path, place):
         assert "symbolic link" in done.stdout + done.stderr, done.stderr
     if place == "cases/{case}":
         assert [case["status"] for case in done.document["cases"]] == ["INVALID_ARTIFACT", "PASS"]
+
+
+def test_cases_that_were_deleted(copied, lab):
+    """Failing means that the evidence of a run can be taken away and `xcfg verify` calls the rest ok."""
+    cases = [path for path in (copied.root / "clean" / "cases").iterdir() if path.is_dir()]
+    for case in cases:
+        shutil.rmtree(case)
+    done = lab.xcfg("verify", copied.root)
+    assert done.code == 3 and done.stdout.count("sealed and is gone") == len(cases) >= 2
+    shutil.rmtree(copied.root / "clean" / "ended")
+    done = lab.xcfg("verify", copied.root)
+    assert done.code == 130 and f"{len(cases)} planned cases never ended" in done.stdout

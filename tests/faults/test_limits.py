@@ -97,6 +97,7 @@ def test_two_runs_on_one_root_at_once(lab, frozen, tmp_path):
     running = [lab.start(*words) for _ in range(2)]
     first, second = [lab.checked(item.end()) for item in running]
     assert (first.code, second.code) == (0, 0), first.stderr + second.stderr
+    assert "another run is at this experiment" in first.stderr + second.stderr, "neither noticed the other"
     assert first.statuses == second.statuses == {"baseline": "PASS", "training.attention_backend=eager": "PASS"}
     for ours, theirs in zip(first.document["cases"], second.document["cases"], strict=True):
         assert ours["edges"] == theirs["edges"]

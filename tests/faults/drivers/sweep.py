@@ -84,7 +84,8 @@ def killed_at(root: Path, stop: int) -> bool:
 
 def faults(root: Path) -> list[str]:
     try:
-        return [f"{check.path}: {check.reasons}" for check in xcfg.verify(root).attempts if not check.ok]
+        checks = xcfg.verify(root).attempts
+        return [f"{check.path}: {check.reasons}" for check in checks if not check.ok and not check.unfinished]
     except XcfgError as error:
         return [] if "no attempt and no side score" in str(error) or "does not exist" in str(error) else [str(error)]
 

@@ -161,7 +161,7 @@ def test_where_links_are_impossible_the_copy_is_real(store, sample, monkeypatch)
     monkeypatch.setattr(atomic.os, "link", refuse)
     attempt = sample.put_case(store)
     assert not (attempt.path / "score_training.pt").samefile(store.find_score("train").score)
-    assert all(check.ok for check in check_seals(store.folder))
+    assert all(check.ok or check.unfinished for check in check_seals(store.folder))
 
 
 def test_attempts_are_numbered_newest_first_past_9999(run, sample):

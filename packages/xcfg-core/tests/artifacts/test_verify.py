@@ -38,6 +38,7 @@ def test_every_kind_of_entry_is_listed_and_ok(run, sample):
     checks = check_seals(run.folder)
     assert all(check.ok and check.reasons == () for check in checks)
     (analysis,) = (run.folder / "analysis").iterdir()
+    (ended,) = (run.folder / "ended").iterdir()
     assert [os.path.relpath(check.path, run.folder) for check in checks] == [
         "experiment.json",
         "experiment-2.json",
@@ -47,6 +48,7 @@ def test_every_kind_of_entry_is_listed_and_ok(run, sample):
         f"cases/{sample.CASE}/attempt-0001",
         f"cases/{sample.OTHER}/attempt-0001",
         f"analysis/{analysis.name}",
+        f"ended/{ended.name}",
     ]
 
 

@@ -102,7 +102,17 @@ def test_knobs(call):
     for text in ("kit-good 1.0", "a, b", "first = a", "not alignable", "request"):
         assert text in out
     _, out, _ = call("knobs", "list")
-    assert out.splitlines()[0].startswith("knob")
+    assert out.splitlines()[0].split() == ["knob", "lifecycle", "side", "plugin", "default", "values"]
+
+
+def test_knobs_list_says_the_default_or_that_the_baseline_needs_a_value(call):
+    """Failing means that nobody learns before MISSING_BASELINE_VALUE which knobs have no default."""
+    _, out, _ = call("knobs", "list", kinds=("good",))
+    rows = {line.split()[0]: line for line in out.splitlines() if line}
+    assert "  8  " in rows["batch.size"] and "needs baseline" not in rows["batch.size"]
+    assert "needs baseline" in rows["kit.switch"]
+    assert "gives the value in its baseline" in out.splitlines()[-1]
+    assert "none: the baseline names a value" in call("knobs", "show", "kit.switch")[1]
 
 
 def test_knobs_show_refuses_an_unknown_path_with_the_nearest(call):
@@ -174,6 +184,22 @@ def test_ops_resolve_of_a_refused_backend_exits_2_with_the_trace(call):
     assert [step["check"] for step in found["trace"] if not step["ok"]] == ["dtype"]
     _, out, _ = call(*words, "--dtype", "float8_e4m3fn")
     assert "kit is refused" in out
+
+
+def test_ops_resolve_refuses_what_the_runtime_does_not_inject(call):
+    """Failing means that a backend is called usable which the engine will never be handed."""
+    words = ("ops", "resolve", "kit_operation", "--side", "training", "--runtime", "external", "--backend")
+    code, out, _ = call(*words, "kit", "--json", kinds=("good",))
+    found = json.loads(out)
+    decodes(found, "operator_resolution")
+    assert (code, found["ok"], found["binding"]) == (2, False, None)
+    (refused,) = [step for step in found["trace"] if not step["ok"]]
+    assert refused["check"] == "injection" and "'external' does not inject kit_operation" in refused["detail"]
+    assert len(found["trace"]) > 1, "the other decisions are still shown"
+    code, out, _ = call(*words, "native")
+    assert code == 0 and "what the engine runs by itself" in out
+    code, _, err = call(*("kit_operatoin" if word == "kit_operation" else word for word in words), "native")
+    assert code == 2 and "Did you mean 'kit_operation'?" in err
 
 
 @pytest.mark.parametrize("runtime", ["kit-later", "kit-engine", "nowhere"])

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 
 import click
 import pytest
+from xcfg.artifacts.layout import SCORE_PAYLOADS
+from xcfg.artifacts.store import Store
+from xcfg.artifacts.stored import CaseFacts, ScoreFacts
 from xcfg.cli import main as module
 from xcfg.cli._output import Session, emit, pass_session
 from xcfg.errors import IdentityError, LaunchError
+from xcfg.schema.names import Status
 from xcfg.schema.summary import ErrorSummary
 
 ERROR_KEYS = {"schema_version", "kind", "message", "hint", "exit_code"}
@@ -293,3 +298,23 @@ def test_verify_one_level_too_high_names_the_folder_that_holds_evidence(call, tm
     (tmp_path / "runs" / "mine" / "cases").mkdir(parents=True)
     code, _, err = call("verify", str(tmp_path))
     assert code == 3 and "There is some in 'runs'." in err
+
+
+@pytest.mark.parametrize(
+    ("deleted", "code", "shown"),
+    [("", 0, "0 failed\n"), ("cases", 3, "sealed and is gone"), ("cases ended", 130, "1 planned cases never ended")],
+)
+def test_verify_counts_the_planned_cases(call, tmp_path, deleted, code, shown):
+    """Failing means that a run whose cases were deleted, or that never ended, verifies."""
+    store = Store(tmp_path, "demo")
+    revision = store.open_experiment({"experiment_id": "demo"}, [{"case_id": "case-a", "label": "baseline"}], {})
+    facts = {"experiment": revision.experiment_digest, "plan_line": revision.plan_line("case-a")}
+    files = {"requested.json": b'{"case_id": "case-a"}', "failure.json": b'{"status": "TIMEOUT", "reason": "slow"}'}
+    attempt = store.put_attempt("case-a", CaseFacts(status=Status.TIMEOUT, **facts), files)
+    store.put_ended(revision.experiment_digest, {"case-a": attempt.seal.attempt_id})
+    payloads = dict.fromkeys(SCORE_PAYLOADS, b"{}")
+    store.put_score(ScoreFacts(key="k", arm="training", side="training", rollout=""), payloads)
+    for name in deleted.split():
+        shutil.rmtree(store.folder / name)
+    found, out, err = call("verify", str(tmp_path), "--seals-only")
+    assert (found, err) == (code, "") and shown in out

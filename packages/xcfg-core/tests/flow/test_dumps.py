@@ -8,11 +8,14 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from xcfg.cli.main import cli
+from xcfg.dumps import collect_rows
 from xcfg.errors import ArtifactError, IdentityError
 from xcfg.flow.compare import compare_dump
-from xcfg.flow.dumps import open_dump
+from xcfg.flow.dumps import Part, open_dump
 from xcfg.flow.freeze_dump import FreezeDumpOptions, freeze_dump
-from xcfg.identity.rollout import read_rollout
+from xcfg.identity.checkpoint import checkpoint_digest
+from xcfg.identity.rollout import make_rollout, read_rollout, write_rollout
+from xcfg.schema.identity import CheckpointRef, TokenizerRef
 
 ROLLOUT = [
     {"sample_id": "secret-a", "position": 0, "token_id": 11, "active": False, "logp_rollout": None},
@@ -131,6 +134,70 @@ def test_a_dump_is_frozen_with_the_digest_of_its_checkpoint(files, manager, chec
     assert back.manifest.checkpoint.digest and "unattested" in back.manifest.sampling.extra
 
 
+def frozen_from(tmp_path, **named):
+    """A frozen rollout as a dump; it says that it was made from `named`."""
+    rows = make_rollout(
+        {
+            "token_ids": np.array([11, 12, 12]),
+            "offsets": np.array([0, 3]),
+            "active_mask": np.array([False, True, True]),
+            "attention_mask": np.ones(3, dtype=np.bool_),
+            "position_ids": np.arange(3),
+            "selected_token_ids": np.array([11, 12, 12]),
+            "segment": np.array([0, 1, 1]),
+            "weight_version": np.zeros(3),
+            "recorded_logprob": np.float32([np.nan, -1.0, -2.0]),
+        },
+        **named,
+    )
+    return write_rollout(rows, tmp_path / "earlier")
+
+
+def as_dump(path, monkeypatch):
+    """Read the folder as xcfg-dumps does, which core does not know: its rows are those of ROLLOUT."""
+    rows = collect_rows(
+        [{name: np.array([row[name] for row in ROLLOUT], dtype=kind) for name, kind in COLUMNS.items()}]
+    )
+    monkeypatch.setattr("xcfg.flow.freeze_dump.open_part", lambda *_, **__: Part(path, "frozen", "named", rows))
+
+
+COLUMNS = {"sample_id": str, "position": int, "token_id": int, "active": bool, "logp_rollout": float}
+
+
+@pytest.mark.parametrize("what", ["weights", "tokenizer"])
+def test_a_frozen_rollout_is_not_relabelled_to_another_checkpoint(what, manager, checkpoint, tmp_path, monkeypatch):
+    """Failing means that tokens of one model are scored as if another had sampled them, and nobody is told."""
+    (checkpoint / "tokenizer.json").write_text("{}")
+    other = "0" * 64
+    named = {
+        "checkpoint": CheckpointRef(uri="models/other", digest=other if what == "weights" else ""),
+        "tokenizer": TokenizerRef(digest=other if what == "tokenizer" else ""),
+    }
+    folder = frozen_from(tmp_path, **named)
+    as_dump(folder, monkeypatch)
+    with pytest.raises(IdentityError) as error:
+        freeze_dump(manager, FreezeDumpOptions(str(checkpoint), folder, tmp_path / "f"))
+    assert f"'models/other', whose {what} have digest 0000000000000000…" in error.value.message
+    assert not (tmp_path / "f").exists()
+
+
+def test_a_frozen_rollout_of_the_same_checkpoint_is_frozen_again(manager, checkpoint, tmp_path, monkeypatch):
+    named = CheckpointRef(uri="elsewhere", digest=checkpoint_digest(checkpoint))
+    folder = frozen_from(tmp_path, checkpoint=named)
+    as_dump(folder, monkeypatch)
+    written = freeze_dump(manager, FreezeDumpOptions(str(checkpoint), folder, tmp_path / "f"))
+    assert written.manifest.checkpoint.digest == named.digest
+    assert not any("digest" in remark for remark in written.manifest.generator["remarks"])
+
+
+def test_a_checkpoint_named_without_a_digest_is_said(manager, checkpoint, tmp_path, monkeypatch):
+    folder = frozen_from(tmp_path, checkpoint=CheckpointRef(uri="models/actor"))
+    as_dump(folder, monkeypatch)
+    written = freeze_dump(manager, FreezeDumpOptions(str(checkpoint), folder, tmp_path / "f"))
+    (said,) = [remark for remark in written.manifest.generator["remarks"] if "without a digest" in remark]
+    assert "'models/actor'" in said
+
+
 def test_one_side_is_enough_to_freeze(files, xcfg, checkpoint, tmp_path):
     done = xcfg("freeze", "--dump", files()[0], "--checkpoint", checkpoint, "--output", tmp_path / "f", "--json")
     assert done.exit_code == 0, done.output
@@ -186,6 +253,19 @@ def test_tokens_outside_the_vocabulary_are_refused(files, manager, checkpoint, t
     rows = [{**row, "token_id": row["token_id"] + 40} for row in ROLLOUT]
     with pytest.raises(Exception, match=r"token id 52, and .* has a vocabulary of 50"):
         freeze_dump(manager, FreezeDumpOptions(str(checkpoint), files(rows)[0], tmp_path / "f"))
+    assert not (tmp_path / "f").exists()
+
+
+def test_a_config_of_another_model_is_refused(files, xcfg, checkpoint, tmp_path):
+    """Failing means that a journey starts with a config.json that is not that of the weights."""
+    from safetensors.numpy import save_file
+
+    (checkpoint / "config.json").write_text(json.dumps({"vocab_size": 50, "num_hidden_layers": 1}))
+    layers = {f"model.layers.{number}.w": np.zeros(1, dtype=np.float32) for number in range(2)}
+    save_file(layers, checkpoint / "model.safetensors")
+    words = ("freeze", "--dump", files()[0], "--checkpoint", checkpoint, "--output", tmp_path / "f")
+    with pytest.raises(IdentityError, match="num_hidden_layers is 1, and the weights have 2 layers"):
+        xcfg(*words)
     assert not (tmp_path / "f").exists()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from xcfg.arguments.settings import Setting, SideArguments, nearest, spelled
+from xcfg.arguments.settings import LONG, Setting, SideArguments, nearest, shortened, spelled
 from xcfg.schema._base import Value
 from xcfg.schema.arguments import ArgumentRow, Condition, Outcome, Trap
 from xcfg.schema.codec import evolve
@@ -37,7 +37,7 @@ class Place:
         that the baseline has, so a case is left whatever the baseline is.
         """
         knob = self.knobs.get(path)
-        if knob is None or value is None or not _admits(knob, value):
+        if knob is None or value is None or not _admits(knob, value) or len(spelled(value)) > LONG:
             return None
         reference = None if knob.align is None else knob.align.reference
         others = (item for item in (against, knob.default, reference) if item is not None and _admits(knob, item))
@@ -59,11 +59,24 @@ def findings_of(side: SideArguments, setting: Setting, place: Place) -> list[Fin
         hint = nearest(setting.flag, side.table)
         happens = f"not in the table of the runtime {side.runtime!r}" + (f". {hint}" if hint else "")
         return [_finding(side, setting, Verdict.UNKNOWN, happens)]
-    found = [
-        _trap_finding(side, setting, trap, place) for trap in side.table.traps if _holds(trap, side, setting, place)
-    ]
+    held = [trap for trap in side.table.traps if _holds(trap, side, setting, place)]
     measured = _measured(side, setting, place)
+    outrun = [trap for trap in held if _ran_all_the_same(trap, measured)]
+    for trap in outrun:
+        remark = f"; refused elsewhere: {trap.happens} ({trap.source})"
+        measured = [evolve(row, happens=row.happens + remark) if row.effects else row for row in measured]
+    found = [_trap_finding(side, setting, trap, place) for trap in held if trap not in outrun]
     return _joined(found, measured) if found else measured
+
+
+def _ran_all_the_same(trap: Trap, measured: list[Finding]) -> bool:
+    """Whether a case of ours scored with what the trap says is refused: evidence of a run wins over a sentence.
+
+    The sentence is kept beside it, since it may hold where more than a score is computed. A trap of several arguments
+    is not answered by a row, which knows one.
+    """
+    alone = trap.outcome is Outcome.REFUSED and len(trap.when) == 1
+    return alone and any(item.effects and (not trap.runners or item.runner in trap.runners) for item in measured)
 
 
 def _joined(known: list[Finding], measured: list[Finding]) -> list[Finding]:
@@ -91,7 +104,7 @@ def _joined(known: list[Finding], measured: list[Finding]) -> list[Finding]:
 def word_finding(side: SideArguments, word: str) -> Finding:
     """Return the finding about a word that is no option: a program, a model."""
     happens = "no option and no variable: it is not read"
-    return Finding(side=side.side, flag=word, value="", verdict=Verdict.UNKNOWN, happens=happens)
+    return Finding(side=side.side, flag=shortened(word), value="", verdict=Verdict.UNKNOWN, happens=happens)
 
 
 def figures(rows: Iterable[ArgumentRow]) -> str:
@@ -113,7 +126,7 @@ def figures(rows: Iterable[ArgumentRow]) -> str:
 
 
 def _finding(side: SideArguments, setting: Setting, verdict: Verdict, happens: str) -> Finding:
-    return Finding(side=side.side, flag=setting.flag, value=setting.shown, verdict=verdict, happens=happens)
+    return Finding(side=side.side, flag=shortened(setting.flag), value=setting.shown, verdict=verdict, happens=happens)
 
 
 def _holds(trap: Trap, side: SideArguments, setting: Setting, place: Place) -> bool:
@@ -137,7 +150,7 @@ def _trap_finding(side: SideArguments, setting: Setting, trap: Trap, place: Plac
     case = place.case(argument.knob, setting.value) if argument else None
     return Finding(
         side=side.side,
-        flag=setting.flag,
+        flag=shortened(setting.flag),
         value=setting.shown,
         verdict=MEASURED[trap.outcome],
         happens=trap.happens,
@@ -167,7 +180,7 @@ def _measured(side: SideArguments, setting: Setting, place: Place) -> list[Findi
     return [
         Finding(
             side=side.side,
-            flag=setting.flag,
+            flag=shortened(setting.flag),
             value=setting.shown,
             verdict=Verdict.APPLIED if start else Verdict.NOT_RUN,
             happens=told or f"no case has shown on {place.platform} what it does",
@@ -194,7 +207,7 @@ def _row_finding(side: SideArguments, setting: Setting, row: ArgumentRow, case: 
     note = f": {row.note}" if row.note else ""
     return Finding(
         side=side.side,
-        flag=setting.flag,
+        flag=shortened(setting.flag),
         value=setting.shown,
         verdict=MEASURED[row.outcome],
         happens=_HAPPENS.get(row.outcome, "") + note + coupled,

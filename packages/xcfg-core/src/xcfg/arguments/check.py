@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 from xcfg.arguments.alone import Place, findings_of, word_finding
+from xcfg.arguments.conflicts import conflict_findings
 from xcfg.arguments.pairs import pair_findings
 from xcfg.arguments.settings import SideArguments
 from xcfg.schema.doctor import COUNTED, ArgumentCheck, Finding, Verdict
@@ -34,6 +35,7 @@ def check_sides(
         for setting in side.settings:
             found += findings_of(side, setting, place)
         found += [word_finding(side, word) for word in side.words]
+        found += conflict_findings(side)
     found += pair_findings(rollout, training, place)
     found.sort(key=lambda item: _ORDER[item.verdict])
     counted = Counter(item.verdict.value for item in found)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from xcfg.arguments.alone import Place, figures, same
-from xcfg.arguments.settings import Setting, SideArguments, spelled
+from xcfg.arguments.settings import Setting, SideArguments, shortened, spelled
 from xcfg.schema._base import Value
 from xcfg.schema.arguments import EngineArgument
 from xcfg.schema.doctor import ConfirmingCase, Finding, Verdict
@@ -108,7 +108,7 @@ def _finding(
     ]
     return Finding(
         side=side.side,
-        flag=setting.flag,
+        flag=shortened(setting.flag),
         value=setting.shown,
         verdict=verdict,
         happens=happens,

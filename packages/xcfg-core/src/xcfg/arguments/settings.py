@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,7 +11,10 @@ from xcfg.errors import UsageError, did_you_mean
 from xcfg.schema import codec
 from xcfg.schema._base import Value
 from xcfg.schema.arguments import ArgumentTable, EngineArgument
+from xcfg.schema.knobs import Choice, FloatRange, IntRange
 
+LONG = 120
+"""Characters of a flag or a value that are shown."""
 _TRUE = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
 
 
@@ -25,8 +29,8 @@ class Setting:
 
     @property
     def shown(self) -> str:
-        """The value in words: as given, and as it is understood where that differs."""
-        given, meant = spelled(self.raw), spelled(self.value)
+        """The value in words: as given, and as it is understood where that differs; a long one is cut."""
+        given, meant = shortened(spelled(self.raw)), shortened(spelled(self.value))
         if self.argument is None or self.value is None or given == meant:
             return given
         return given if isinstance(self.raw, bool) else f"{given} ({meant})"
@@ -106,23 +110,55 @@ def _value(side: str, name: str, raw: Any, argument: EngineArgument) -> Value:
         state = raw if isinstance(raw, bool) else _TRUE.get(str(raw).lower())
         if state is None:
             raise UsageError(
-                f"{side}: --{name} is a switch and stands before {codec.canonical_json(raw).decode()}",
+                f"{side}: --{name} is a switch and stands before {shortened(spelled(raw))}",
                 hint=f"Write --{name}, --no-{name}, or --{name}=true.",
             )
         return argument.sets if state and argument.sets is not None else state
     if raw is True and not any(isinstance(value, bool) for value in argument.values.values()):
         known = ", ".join(argument.values) or "a value"
         raise UsageError(f"{side}: --{name} has no value", hint=f"It takes {known}.")
+    return _admitted(side, name, _meant(side, name, raw, argument), argument)
+
+
+def _meant(side: str, name: str, raw: Any, argument: EngineArgument) -> Value:
     text = str(raw).lower() if isinstance(raw, (str, bool)) else codec.canonical_json(raw).decode()
     for spelling, meant in argument.values.items():
         if text == spelling.lower():
             return meant
     if isinstance(raw, list) and not any(spelling.startswith("[") for spelling in argument.values):
         raise UsageError(
-            f"{side}: --{name} takes one value and was given {text}",
+            f"{side}: --{name} takes one value and was given {shortened(text)}",
             hint="A program and a model stand before the first option.",
         )
     return _scalar(raw)
+
+
+def _admitted(side: str, name: str, value: Value, argument: EngineArgument) -> Value:
+    """Return `value` where the engine can take it; UsageError names what it takes."""
+    domain = argument.domain
+    if domain is None or value is None:
+        return value
+    if isinstance(domain, Choice):
+        if any(type(item) is type(value) and item == value for item in domain.values):
+            return value
+        names = [*(str(item) for item in domain.values), *argument.values]
+        near = did_you_mean(str(value)[:LONG], names) if isinstance(value, str) else ""
+        listed = f"It takes {', '.join(spelled(item) for item in domain.values)}, as far as the table knows the engine."
+        hint = f"{near} {listed}" if near.startswith("Did") else listed
+    elif isinstance(domain, IntRange):
+        top = "" if domain.maximum is None else f" to {domain.maximum}"
+        if type(value) is int and domain.minimum <= value and (domain.maximum is None or value <= domain.maximum):
+            return value
+        hint = f"It takes an integer from {domain.minimum}{top}."
+    elif isinstance(domain, FloatRange):
+        if domain.admits(value):
+            return value
+        hint = f"It takes a {domain.describe()}."
+    else:
+        if isinstance(value, str) and re.fullmatch(domain.pattern, value):
+            return value
+        hint = f"It takes text that matches {domain.pattern!r}."
+    raise UsageError(f"{side}: {shortened(spelled(value))!r} is no value of --{name}", hint=hint)
 
 
 def _scalar(raw: Any) -> Value:
@@ -136,7 +172,14 @@ def spelled(value: Any) -> str:
     return value if isinstance(value, str) else codec.canonical_json(value).decode()
 
 
+def shortened(text: str) -> str:
+    """Return `text`, or its beginning and its length where it is long: what was typed is not echoed whole."""
+    return text if len(text) <= LONG else f"{text[:LONG]}… ({len(text)} characters)"
+
+
 def nearest(flag: str, table: ArgumentTable) -> str:
     """Return `Did you mean …?` for a flag that is not in the table; empty when nothing is near."""
+    if len(flag) > LONG:
+        return ""
     said = did_you_mean(flag, [name for argument in table.arguments for name in argument.flags])
     return said if said.startswith("Did you mean") else ""

@@ -6,6 +6,7 @@
       scores/<key>/                       one side score; `<key>.r2` ... after an invalid or a repeated one
       cases/<case>/attempt-0001/ ...      one judged or failed attempt, with copies of the scores it judged
       analysis/<digest>.json
+      ended/<digest>.json                 what stood for each case when a run ended
 
 | module | what it knows |
 |---|---|
@@ -15,6 +16,8 @@
 | seals | COMPLETE: its bytes, and a sealed folder against it |
 | revisions | experiment*.json and plan*.jsonl |
 | checking | one sealed folder with everything around it |
+| busy | which runs are at work here right now; no evidence |
+| ended | what was planned and never ended, what was sealed and is gone |
 | stored, store | the writing side, and resume |
 | tensors | `.pt` files: columns and plain metadata |
 | verify | `check_seals`, for `xcfg verify --seals-only` |

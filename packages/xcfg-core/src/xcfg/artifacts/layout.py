@@ -12,6 +12,7 @@ from xcfg.schema.names import Status
 COMPLETE = "COMPLETE"
 TEMPORARY = ".tmp-"
 SCORES, CASES, ROLLOUTS, ANALYSIS = "scores", "cases", "rollouts", "analysis"
+ENDED = "ended"
 
 SCORE_FILE = "score.pt"
 REQUESTED, MATERIALIZED, ACTUAL = "requested.json", "materialized.json", "actual.json"

@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING, Any
 from xcfg.artifacts import revisions
 from xcfg.artifacts.atomic import Writer
 from xcfg.artifacts.checking import Context, content_faults
+from xcfg.artifacts.ended import is_record
 from xcfg.artifacts.layout import (
     ANALYSIS,
     CASES,
     COMPARISON,
     COMPLETE,
+    ENDED,
     FAILURE,
     REQUESTED,
     ROLLOUTS,
@@ -40,8 +42,8 @@ from xcfg.artifacts.seals import Seal, closed, with_files
 from xcfg.artifacts.stored import CaseFacts, Lookup, Rejected, ScoreFacts, StoredAttempt, StoredScore
 from xcfg.errors import ArtifactError
 from xcfg.identity.rollout import MANIFEST_FILE, TENSORS_FILE
-from xcfg.schema.attempt import CASE_SEAL, SCORE_SEAL, CaseSeal, ScoreSeal
-from xcfg.schema.codec import digest, evolve, pretty_json
+from xcfg.schema.attempt import CASE_SEAL, RUN_RECORD, SCORE_SEAL, CaseSeal, RunRecord, ScoreSeal
+from xcfg.schema.codec import digest, evolve, plain, pretty_json
 
 if TYPE_CHECKING:
     from xcfg.identity.rollout import Rollout
@@ -239,15 +241,26 @@ class Store:
 
     def put_analysis(self, document: Mapping[str, Any]) -> Path:
         """Store a result under the digest of its canonical JSON; return its path, also when it was there."""
+        return self._put_document(ANALYSIS, document, lambda name: not self._context.analysis_faults(name))
+
+    def put_ended(self, experiment: str, cases: Mapping[str, str]) -> Path:
+        """Record which attempt stands for each case now that a run has ended, so that none can go unnoticed.
+
+        experiment: the digest that CaseSeal.experiment names. cases: case id -> attempt, of those that ended.
+        """
+        record = plain(RunRecord(schema_version=RUN_RECORD, experiment=experiment, cases=dict(cases)))
+        return self._put_document(ENDED, record, lambda name: is_record(self.folder, name))
+
+    def _put_document(self, place: str, document: Mapping[str, Any], is_good: Callable[[str], bool]) -> Path:
         try:
             data, stem = pretty_json(document), digest(document)
         except ValueError as error:
-            raise ArtifactError(f"the analysis is not plain JSON: {error}") from None
-        parent = self._writer.ensure_folder(self.folder, ANALYSIS)
+            raise ArtifactError(f"the document for {place}/ is not plain JSON: {error}") from None
+        parent = self._writer.ensure_folder(self.folder, place)
         revision = 1
         while True:
             target = parent / f"{score_folder(stem, revision)}.json"
-            if self._writer.publish_file(target, data) or not self._context.analysis_faults(target.name):
+            if self._writer.publish_file(target, data) or is_good(target.name):
                 return target
             revision += 1
 

@@ -13,11 +13,13 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from xcfg.artifacts.checking import NOTE, Context, content_faults
+from xcfg.artifacts.ended import check_planned, read_record
 from xcfg.artifacts.layout import (
     ANALYSIS,
     CASES,
     COMPARISON,
     COMPLETE,
+    ENDED,
     FAILURE,
     REQUESTED,
     ROLLOUTS,
@@ -36,7 +38,9 @@ from xcfg.schema.attempt import AttemptCheck, CaseSeal, ScoreSeal
 
 
 def check_seals(path: Path) -> tuple[AttemptCheck, ...]:
-    """Return one check per revision, rollout, score, attempt and analysis under `path`, in a stable order.
+    """Return one check per revision, rollout, score, attempt, analysis and record under `path`, in a stable order.
+
+    A planned case that never ended, and an attempt that was sealed and is gone, are checks that are not ok.
 
     An entry is ok only when every byte is what its seal says and its surroundings agree; reasons that begin
     with `note: ` do not spoil it. Raises UsageError when `path` does not exist, NothingSelectedError when no
@@ -53,10 +57,9 @@ def check_seals(path: Path) -> tuple[AttemptCheck, ...]:
         )
     checks = tuple(_dispatch(path))
     if not any(_is_evidence(check) for check in checks):
-        raise NothingSelectedError(
-            f"no attempt and no side score is in {str(path)!r}",
-            hint=_where(path),
-        )
+        planned = sum(check.unfinished for check in checks)
+        told = f", and {planned} planned cases never ended" if planned else ""
+        raise NothingSelectedError(f"no attempt and no side score is in {str(path)!r}{told}", hint=_where(path))
     return checks
 
 
@@ -74,14 +77,18 @@ def _is_evidence(check: AttemptCheck) -> bool:
     path = Path(check.path)
     is_score = path.parent.name == SCORES and split_score(path.name) is not None
     is_attempt = attempt_number(path.name) is not None
-    return not check.ok or is_score or is_attempt or os.path.lexists(path / COMPLETE)
+    wrong = not check.ok and not check.unfinished
+    return wrong or is_score or is_attempt or os.path.lexists(path / COMPLETE)
 
 
 def _dispatch(path: Path) -> Iterator[AttemptCheck]:
     place = path.absolute()
     above = place.parents
     if place.parent.name in _PLACES and _is_experiment(above[1]):
-        yield from _PLACES[place.parent.name](Context(above[1]), place.name)
+        context = Context(above[1])
+        yield from _PLACES[place.parent.name](context, place.name)
+        if place.parent.name == CASES:
+            yield from check_planned(context, place.name)
     elif len(above) > 2 and above[1].name == CASES and _is_experiment(above[2]):
         yield from _attempt(Context(above[2]), place.parent.name, place.name)
     elif os.path.lexists(path / COMPLETE) or attempt_number(place.name) is not None:
@@ -113,6 +120,7 @@ def _experiment(folder: Path) -> Iterator[AttemptCheck]:
                 yield _leftover(folder / place / name)
             else:
                 yield from check(context, name)
+    yield from check_planned(context)
     for name in listing(folder):
         if name.startswith(TEMPORARY):
             yield _leftover(folder / name)
@@ -181,7 +189,20 @@ def _analysis(context: Context, name: str) -> Iterator[AttemptCheck]:
     yield _line(path, context.analysis_faults(name)) if is_digest(name.partition(".")[0]) else _foreign(path)
 
 
-_PLACES = {ROLLOUTS: _rollout, SCORES: _score, CASES: _case, ANALYSIS: _analysis}
+def _record(context: Context, name: str) -> Iterator[AttemptCheck]:
+    path = context.folder / ENDED / name
+    if not is_digest(name.partition(".")[0]):
+        yield _foreign(path)
+        return
+    try:
+        read_record(context.folder, name)
+    except ArtifactError as error:
+        yield _line(path, (error.message,))
+    else:
+        yield _line(path, ())
+
+
+_PLACES = {ROLLOUTS: _rollout, SCORES: _score, CASES: _case, ANALYSIS: _analysis, ENDED: _record}
 
 
 def _alone(path: Path) -> AttemptCheck:

@@ -23,7 +23,7 @@ class Progress:
 
     def __call__(self, event: Event) -> None:
         """Print one event."""
-        if not self.enabled:
+        if not self.enabled and event["event"] != "busy":  # a document on stdout is no reason to keep that silent
             return
         elapsed = time.monotonic() - self.started
         if event["event"] == "score":
@@ -32,7 +32,7 @@ class Progress:
             self.ended += 1
             text = case_line(event["summary"], len(event["summary"].label))
             self._keep(f"[{elapsed:6.1f}s] {self.ended}/{event['total']} {text}")
-        elif event["event"] in ("rescored", "no_reference", "failed"):
+        elif event["event"] in ("rescored", "no_reference", "failed", "busy", "taken"):
             self._keep(f"[{elapsed:6.1f}s] {event['label']}: {event['reason']}")
         elif event["event"] == "rejected":
             self._keep(f"[{elapsed:6.1f}s] ignored {event['path']}: {event['reason']}")

@@ -71,11 +71,21 @@ def _listing(summary: KnobsSummary) -> str:
             line.knob.lifecycle.value,
             line.knob.targets.value,
             line.plugin,
+            default(line.knob),
             domain(line.knob.domain),
         )
         for line in summary.knobs
     )
-    return table(("knob", "lifecycle", "side", "plugin", "values"), rows)
+    told = f"{NEEDED}: no default, so an experiment that names the knob gives the value in its baseline (or `fixed`)"
+    return f"{table(('knob', 'lifecycle', 'side', 'plugin', 'default', 'values'), rows)}\n\n{told}"
+
+
+NEEDED = "needs baseline"
+
+
+def default(knob: KnobDefinition) -> str:
+    """Return the default, or that the baseline has to name a value."""
+    return NEEDED if knob.default is None else spell(knob.default)
 
 
 def domain(found: Domain) -> str:
@@ -104,7 +114,7 @@ def _detail(summary: KnobsSummary) -> str:
             ("provided by", f"{line.plugin} ({line.distribution} {line.version})"),
             ("values", domain(knob.domain)),
             ("aliases", ", ".join(f"{alias} = {spell(value)}" for alias, value in knob.aliases.items())),
-            ("default", "" if knob.default is None else spell(knob.default)),
+            ("default", "none: the baseline names a value" if knob.default is None else spell(knob.default)),
             ("lifecycle", knob.lifecycle.value + (", distributed context" if knob.distributed else "")),
             ("side", knob.targets.value),
             ("source class", knob.source_class.value),

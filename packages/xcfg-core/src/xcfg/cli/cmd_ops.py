@@ -7,6 +7,7 @@ import click
 from xcfg.cli._output import CommandGroup, Session, common_options, emit, fields, pass_session, table
 from xcfg.cli.cmd_knobs import domain, spell
 from xcfg.errors import UnknownNameError, did_you_mean
+from xcfg.flow.injection import injection
 from xcfg.operators import (
     OperatorResolutionError,
     OperatorSession,
@@ -43,7 +44,10 @@ class OperatorsSummary(Record):
 
 
 class ResolutionSummary(Record):
-    """`xcfg ops resolve --json`. binding is null when the backend was refused; trace holds every decision."""
+    """`xcfg ops resolve --json`. trace holds every decision.
+
+    binding is null when the backend was refused, and when the engine runs its own and is handed nothing.
+    """
 
     schema_version: str
     operation: str
@@ -122,6 +126,9 @@ def resolve(
         strict=True,
         allow_smoke=allow_smoke_operators,
     )
+    outside = injection(provided.record, operation, backend)
+    if outside is not None and outside.ok and operation not in catalog.operations:
+        catalog.get(operation, backend)  # nobody has such an operation: it raises, with the nearest names
     binding: OperatorBinding | None = None
     try:
         binding = OperatorSession(catalog, provided.record.policies).resolve(
@@ -132,12 +139,14 @@ def resolve(
         if not error.trace:
             raise
         trace = error.trace
+    if outside is not None:  # what else holds does not matter: nothing is handed to this engine
+        binding, trace = None, (outside,) if outside.ok else (outside, *trace)
     summary = ResolutionSummary(
         schema_version=RESOLUTION,
         operation=operation,
         side=side,
         requested=backend,
-        ok=binding is not None,
+        ok=binding is not None or (outside is not None and outside.ok),
         binding=binding,
         trace=trace,
     )
@@ -214,5 +223,7 @@ def _resolution(summary: ResolutionSummary) -> str:
         ((step.check, "yes" if step.ok else "NO", step.detail) for step in summary.trace),
     )
     found = f"{summary.operation} on {summary.side}: {summary.requested}"
-    last = f"{found} is {summary.binding.backend_id}" if summary.binding else f"{found} is refused"
+    last = f"{found} is refused"
+    if summary.ok:
+        last = f"{found} is {summary.binding.backend_id if summary.binding else 'what the engine runs by itself'}"
     return f"{steps}\n{last}"

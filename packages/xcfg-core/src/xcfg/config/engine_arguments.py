@@ -16,6 +16,7 @@ from xcfg.schema.codec import MAX_DEPTH, parse_strict, read_file
 
 MAX_SETTINGS = 4096
 MAX_TEXT = 1 << 20
+MAX_WORDS = 256
 _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
 _HINT = "Give a command line such as '--dtype bfloat16 --enforce-eager', or @FILE with .json, .yaml or .yml."
 
@@ -35,7 +36,8 @@ def read_arguments(text: str, *, source: str) -> Given:
     """Return the arguments in `text`, or in the file that `@name` names.
 
     A command line may begin as people copy it: variables, a program, a model. Raises ConfigError for a quotation
-    that is not closed, a file that cannot be read, a key or an option that stands twice, or more than MAX_SETTINGS.
+    that is not closed, a file that cannot be read, a key or an option that stands twice, more than MAX_SETTINGS or
+    MAX_WORDS.
     """
     if len(text) > MAX_TEXT:
         raise ConfigError(f"{len(text)} characters are no command line", source=source, hint=_HINT)
@@ -54,9 +56,12 @@ def read_arguments(text: str, *, source: str) -> Given:
         if match is None:
             others.append(word)
         elif match[1] in variables:
-            raise ConfigError(f"the variable {match[1]!r} stands twice", source=source, hint="Keep one of them.")
+            raise ConfigError(f"the variable {match[1]!r:.120} stands twice", source=source, hint="Keep one of them.")
         else:
             variables[match[1]] = match[2]
+    if len(others) > MAX_WORDS:
+        told = f"{len(others)} words stand before the first option, more than {MAX_WORDS}"
+        raise ConfigError(told, source=source, hint=_HINT)
     options = parse_command_line(shlex.join(words), source=source, path="$") if words else {}
     found = {**variables, **_flat(options, source)}
     return Given(_plain(found, source), _plain(tuple(others), source))
@@ -153,7 +158,7 @@ def _flat(document: dict[str, Any], source: str) -> dict[str, Any]:
                 continue
             if name in found:
                 hint = "Two spellings of one argument stand there; keep one of them."
-                raise ConfigError(f"the argument {name!r} stands twice", source=source, hint=hint)
+                raise ConfigError(f"the argument {name!r:.120} stands twice", source=source, hint=hint)
             found[name] = value
             if len(found) > MAX_SETTINGS:
                 raise ConfigError(f"there are more than {MAX_SETTINGS} arguments", source=source)

@@ -98,7 +98,7 @@ def parse_command_line(text: str, *, source: str, path: str) -> dict[str, Any]:
         match = _OPTION.fullmatch(words[index])
         if match is None:
             raise ConfigError(
-                f"{words[index]!r} is no long option",
+                f"{words[index]!r:.120} is no long option",
                 source=source,
                 path=path,
                 hint="Start at the first option and spell it out: --tensor-parallel-size 2, not -tp 2.",
@@ -121,7 +121,7 @@ def _store(options: dict[str, Any], name: str, values: list[Any], source: str, p
     if not values and name.startswith("no_"):
         name, value = name.removeprefix("no_"), False
     if name in options:
-        raise ConfigError(f"the option {name!r} stands twice", source=source, path=path, hint="Keep one of them.")
+        raise ConfigError(f"the option {name!r:.120} stands twice", source=source, path=path, hint="Keep one of them.")
     options[name] = value
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from xcfg.errors import IdentityError, LaunchError
 from xcfg.identity.checkpoint import checkpoint_digest, expected_weights
+from xcfg.identity.config_shapes import check_config
 from xcfg.plugin._resolve import resolve
 from xcfg.plugin.manager import PluginManager
 
@@ -47,7 +48,7 @@ def cache_root() -> Path:
 def find_checkpoint(
     uri: str, manager: PluginManager, *, synthetic: Collection[str] = (), base_dir: str = ".", digest: str = ""
 ) -> Checkpoint:
-    """Return the checkpoint `uri`; built on first use.
+    """Return the checkpoint `uri`; built on first use. IdentityError where its config.json is not that of its weights.
 
     synthetic: models without parameters that a runtime of this run declares; they are no folder.
     digest: what the frozen rollout says it was sampled from; another digest is an IdentityError.
@@ -55,6 +56,7 @@ def find_checkpoint(
     if uri in synthetic and not digest:
         return Checkpoint(uri, None, f"synthetic:{uri}")
     folder = _builtin(uri, manager) if uri.startswith(BUILTIN) else _local(uri, base_dir, manager)
+    check_config(folder)
     actual = checkpoint_digest(folder)
     if digest and actual != digest:
         raise IdentityError(

@@ -8,11 +8,12 @@ from typing import Any
 
 from xcfg.dumps import Rows, frozen_rollout, join, order_sides
 from xcfg.dumps.redact import redact_names
-from xcfg.errors import UsageError
-from xcfg.flow.checkpoints import find_checkpoint
+from xcfg.errors import IdentityError, UsageError
+from xcfg.flow.checkpoints import Checkpoint, find_checkpoint
 from xcfg.flow.dumps import open_part
 from xcfg.flow.prompts import check_vocabulary
-from xcfg.identity.rollout import Rollout, write_rollout
+from xcfg.identity.checkpoint import tokenizer_digest
+from xcfg.identity.rollout import MANIFEST_FILE, TENSORS_FILE, Rollout, read_manifest, write_rollout
 from xcfg.plugin.manager import PluginManager
 from xcfg.schema.identity import CheckpointRef, SamplingRecord
 
@@ -39,7 +40,7 @@ def freeze_dump(manager: PluginManager, options: FreezeDumpOptions) -> Rollout:
 
     The rollout's scores become `recorded_logprob`, the trainer's `recorded_training_logprob`; one side is enough.
     How the tokens were sampled is not attested, and the manifest says so; of two files it also holds what was not
-    joined. Raises XcfgError.
+    joined. A dump that is a frozen rollout names its checkpoint: another one is an IdentityError. Raises XcfgError.
     """
     if options.output.exists():
         raise UsageError(
@@ -47,6 +48,9 @@ def freeze_dump(manager: PluginManager, options: FreezeDumpOptions) -> Rollout:
         )
     rows, facts = _rows(manager, options)
     checkpoint = find_checkpoint(options.checkpoint, manager)
+    unsaid = [said for path in (options.dump, options.train) if path and (said := _check_origin(path, checkpoint))]
+    if unsaid:
+        facts = {**facts, "remarks": [*facts.get("remarks", []), *unsaid]}
     check_vocabulary(_largest(rows), checkpoint, options.dump)
     if options.redacted:
         rows = Rows(rows.columns, redact_names(rows.sample_ids), "a redacted dump", rows.dtypes)
@@ -61,6 +65,30 @@ def freeze_dump(manager: PluginManager, options: FreezeDumpOptions) -> Rollout:
     )
     write_rollout(rollout, options.output)
     return rollout
+
+
+def _check_origin(dump: Path, checkpoint: Checkpoint) -> str:
+    """Refuse a frozen rollout that says it was made from other weights or another tokenizer than `checkpoint`.
+
+    Return a remark where it names a checkpoint and gives no digest of it; empty where there is nothing to say.
+    """
+    if not ((dump / MANIFEST_FILE).is_file() and (dump / TENSORS_FILE).is_file()):
+        return ""
+    manifest = read_manifest(dump)
+    tokenizer = tokenizer_digest(checkpoint.folder) if checkpoint.folder is not None else ""
+    for what, theirs, ours in (
+        ("weights", manifest.checkpoint.digest, checkpoint.digest),
+        ("tokenizer", manifest.tokenizer.digest, tokenizer),
+    ):
+        if theirs and ours and theirs != ours:
+            raise IdentityError(
+                f"the dump was made from {manifest.checkpoint.uri!r}, whose {what} have digest {theirs[:16]}…; "
+                f"{checkpoint.uri!r} has {ours[:16]}…",
+                hint="Give the checkpoint that sampled the tokens: scores of other weights are no drift.",
+            )
+    if manifest.checkpoint.uri and not manifest.checkpoint.digest:
+        return f"the dump names the checkpoint {manifest.checkpoint.uri!r} without a digest, which was not checked"
+    return ""
 
 
 def _rows(manager: PluginManager, options: FreezeDumpOptions) -> tuple[Rows, dict[str, Any]]:

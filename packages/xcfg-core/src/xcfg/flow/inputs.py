@@ -10,6 +10,7 @@ import numpy as np
 from xcfg.config import load_experiment
 from xcfg.contract import Contract, load_contract
 from xcfg.errors import IdentityError, NothingSelectedError, UsageError
+from xcfg.flow.operators import check_operators
 from xcfg.identity.rollout import Rollout, make_rollout, read_rollout
 from xcfg.planning import plan_experiment, select_cases
 from xcfg.plugin.known import KNOB_PREFIXES
@@ -50,6 +51,7 @@ def load_inputs(file: Path, manager: PluginManager, selection: Selection | None 
     experiment = evolve(experiment, contract=contract.ref)
     rollout = rollout_of(experiment)
     plan = plan_experiment(experiment, manager.knobs(), identity_digests(rollout), providers=KNOB_PREFIXES)
+    check_operators(experiment, manager)
     count = len(plan.cases)
     if selection is not None:
         plan = evolve(plan, cases=_selected(plan, experiment, manager, selection))

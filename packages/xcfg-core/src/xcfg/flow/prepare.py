@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from xcfg.errors import UsageError, did_you_mean
+from xcfg.errors import UsageError
 from xcfg.flow.checkpoints import Checkpoint
+from xcfg.flow.injection import ENGINES_OWN, injection
 from xcfg.flow.inputs import Loaded
 from xcfg.flow.launching import launch_spec, place, resolution_context
 from xcfg.flow.options import RunOptions
@@ -31,8 +32,6 @@ from xcfg.schema.worker import ScoreRequest
 
 RECORDED_RUNTIME = "recorded"
 SELECTED_LOGPROB = "selected_logprob"
-ENGINES_OWN = ("native", "production")
-"""Choices that an engine into which nothing can be injected honours by running what it always runs."""
 
 
 @dataclass(frozen=True)
@@ -157,12 +156,10 @@ class Preparer:
         )
         bound = {}
         for operation, choices in case.operators.items():
-            if operation not in descriptor.operators:
-                if choices[side].backend in ENGINES_OWN:
-                    continue
-                told = f"the runtime {descriptor.name!r} does not inject {operation}"
-                near = did_you_mean(operation, descriptor.operators)
-                reasons[f"operators.{operation}.{side}"] = f"{told}; {near}" if near else told
+            outside = injection(descriptor, operation, choices[side].backend)
+            if outside is not None:
+                if not outside.ok:
+                    reasons[f"operators.{operation}.{side}"] = outside.detail
                 continue
             try:
                 bound[operation] = session.resolve(operation, side, choices[side], context)

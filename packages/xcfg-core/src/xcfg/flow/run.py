@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from xcfg.artifacts.busy import Busy
 from xcfg.artifacts.store import Store
 from xcfg.artifacts.stored import StoredAttempt
 from xcfg.errors import ArtifactError, InterruptedRunError
@@ -14,6 +15,7 @@ from xcfg.flow.checkpoints import Checkpoint, find_checkpoint
 from xcfg.flow.documents import Actual, Failure
 from xcfg.flow.inputs import Loaded, load_inputs
 from xcfg.flow.judge import deciding_arms, judge
+from xcfg.flow.operators import check_operators
 from xcfg.flow.options import RunOptions
 from xcfg.flow.prepare import PreparedCase, Preparer, ScoreJob
 from xcfg.flow.recheck import decode
@@ -40,6 +42,7 @@ def run(file: Path, manager: PluginManager, options: RunOptions) -> RunSummary:
     forget_environment()
     loaded = load_inputs(file, manager, options.selection)
     runtimes = choose_runtimes(loaded.experiment, manager, options)
+    check_operators(loaded.experiment, manager, {side: runtimes.of(side).name for side in ("rollout", "training")})
     checkpoint = find_checkpoint(
         loaded.rollout.manifest.checkpoint.uri,
         manager,
@@ -75,7 +78,11 @@ def run(file: Path, manager: PluginManager, options: RunOptions) -> RunSummary:
             forkserver=True,
         )
         try:
-            return Run(loaded, checkpoint, manager, options, recorder, prepared, pool).execute()
+            with Busy(store.folder) as busy:
+                for other in busy.others():
+                    reason = f"{other.described}; both go on, and each takes over what the other has sealed"
+                    options.on_event({"event": "busy", "label": "another run is at this experiment", "reason": reason})
+                return Run(loaded, checkpoint, manager, options, recorder, prepared, pool, busy).execute()
         finally:
             pool.close()
 
@@ -101,6 +108,7 @@ class Run:
     recorder: Recorder
     prepared: list[PreparedCase]
     pool: WorkerPool
+    busy: Busy
     summaries: dict[str, CaseSummary] = field(default_factory=dict)
     attempts: dict[str, StoredAttempt] = field(default_factory=dict)
     charged: set[str] = field(default_factory=set)
@@ -116,6 +124,7 @@ class Run:
             strict=self.recorder.strict,
             on_event=self.options.on_event,
             reuse=self.options.resume,
+            busy=self.busy,
         )
         try:
             waiting = [item for item in self.prepared if not self._ends_at_once(item)]
@@ -127,6 +136,8 @@ class Run:
             self._advance(waiting)
         except (KeyboardInterrupt, InterruptedRunError):  # the second is what a busy worker makes of the first
             interrupted = True
+        ended = {case_id: attempt.seal.attempt_id for case_id, attempt in self.attempts.items()}
+        self.recorder.store.put_ended(self.recorder.revision.experiment_digest, ended)
         return run_summary(self.loaded, self.options, self.prepared, self.summaries, interrupted=interrupted)
 
     def _ends_at_once(self, item: PreparedCase) -> bool:

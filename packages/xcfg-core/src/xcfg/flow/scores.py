@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from xcfg.artifacts.busy import Busy
 from xcfg.artifacts.store import Store
 from xcfg.artifacts.stored import ScoreFacts, StoredScore
 from xcfg.artifacts.tensors import save_pt
@@ -111,10 +112,11 @@ class Scorer:
         strict: bool,
         on_event: Callable[[Event], None],
         reuse: bool = True,
+        busy: Busy | None = None,
     ) -> None:
-        """Keep what is equal for all scores of a run."""
+        """Keep what is equal for all scores of a run. busy: its sign, and the view of other runs on the same root."""
         self.store, self.pool, self.rollout, self.definitions = store, pool, rollout, definitions
-        self.strict, self.on_event, self.reuse = strict, on_event, reuse
+        self.strict, self.on_event, self.reuse, self.busy = strict, on_event, reuse, busy
         self.outcomes: dict[str, Outcome] = {}
         self.rejected: set[str] = set()
 
@@ -143,15 +145,40 @@ class Scorer:
         if launched:  # publishing needs torch here too; its import takes as long as that of the first engine
             threading.Thread(target=_import_torch, name="import-torch").start()
             self.pool.expect(_launch(job) for job in launched)
-        for number, job in enumerate([*launched[:1], *plain_jobs, *launched[1:]], start=1):
+        pending = [*launched[:1], *plain_jobs, *launched[1:]]
+        while pending:
+            job = self._next(pending)
             if not wanted(job):
                 continue
-            self.on_event({"event": "score", "label": job.label, "number": number, "total": total})
+            if (found := self._meanwhile(job)) is not None:
+                self.outcomes[job.key] = found
+                on_done(job)
+                continue
+            self.on_event({"event": "score", "label": job.label, "number": total - len(pending), "total": total})
             self.outcomes[job.key] = outcome = self._score(job)
             if isinstance(outcome, ScoreFailure):
                 reason = f"{outcome.status.value}: {outcome.reason.partition(chr(10))[0]}"
                 self.on_event({"event": "failed", "label": job.label, "reason": reason})
             on_done(job)
+
+    def _next(self, pending: list[ScoreJob]) -> ScoreJob:
+        """Take the first job off `pending` at which no other run is; the first of all where they are at every one.
+
+        So two runs on one root share the work, and none waits: what the other has not ended is scored here as well.
+        """
+        taken = {other.key for other in self.busy.others()} if self.busy is not None and self.reuse else set()
+        free = (index for index, job in enumerate(pending) if job.key not in taken)
+        job = pending.pop(next(free, 0))
+        if self.busy is not None:
+            self.busy.at(job.key, job.label)
+        return job
+
+    def _meanwhile(self, job: ScoreJob) -> Outcome | None:
+        """Return the score of `job` if another run has sealed it since this one looked."""
+        found = None if job.key in self.rejected else self.stored(job)
+        if found is not None:
+            self.on_event({"event": "taken", "label": job.label, "reason": "another run has scored it meanwhile"})
+        return found
 
     def stored(self, job: ScoreJob) -> Outcome | None:
         """Return the sealed side score of `job`, or None; one that does not read back is reported and ignored."""

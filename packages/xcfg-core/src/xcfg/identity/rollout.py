@@ -237,12 +237,7 @@ def read_rollout(folder: Path, *, sha256: str = "") -> Rollout:
             f"the frozen rollout {str(folder)!r} has digest {actual}, the experiment names {sha256}",
             hint="Name the digest that `xcfg freeze` printed, or point the experiment at the right folder.",
         )
-    try:
-        manifest = decode_json(manifest_bytes, RolloutManifest, source=str(folder / MANIFEST_FILE))
-    except ConfigError as error:
-        raise IdentityError(error.message, hint=error.hint) from None
-    if manifest.schema_version != ROLLOUT_SCHEMA:
-        raise IdentityError(f"unknown schema_version {manifest.schema_version!r}", hint=f"Known: {ROLLOUT_SCHEMA}.")
+    manifest = _manifest(manifest_bytes, folder)
     if hashlib.sha256(tensor_bytes).hexdigest() != manifest.tensors_sha256:
         raise IdentityError(f"{TENSORS_FILE} in {str(folder)!r} is not the file that its manifest names")
     try:
@@ -252,6 +247,25 @@ def read_rollout(folder: Path, *, sha256: str = "") -> Rollout:
     check_tensors(tensors)
     _check_counts(manifest, _counts(tensors), folder)
     return Rollout(manifest, tensors, actual, folder)
+
+
+def read_manifest(folder: Path) -> RolloutManifest:
+    """Return the manifest of a frozen rollout alone; the tensors are neither read nor checked. Raises IdentityError."""
+    try:
+        data = (folder / MANIFEST_FILE).read_bytes()
+    except OSError as error:
+        raise IdentityError(f"the frozen rollout {str(folder)!r} cannot be read: {error.strerror}") from None
+    return _manifest(data, folder)
+
+
+def _manifest(data: bytes, folder: Path) -> RolloutManifest:
+    try:
+        manifest = decode_json(data, RolloutManifest, source=str(folder / MANIFEST_FILE))
+    except ConfigError as error:
+        raise IdentityError(error.message, hint=error.hint) from None
+    if manifest.schema_version != ROLLOUT_SCHEMA:
+        raise IdentityError(f"unknown schema_version {manifest.schema_version!r}", hint=f"Known: {ROLLOUT_SCHEMA}.")
+    return manifest
 
 
 def _check_counts(manifest: RolloutManifest, counts: list[tuple[int, int]], folder: Path) -> None:

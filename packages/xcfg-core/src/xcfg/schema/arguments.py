@@ -9,6 +9,7 @@ from __future__ import annotations
 from enum import Enum
 
 from xcfg.schema._base import Record, Value
+from xcfg.schema.knobs import Domain
 
 ARGUMENTS = "xcfg.engine_arguments.v1"
 ROWS = "xcfg.knob_rows.v1"
@@ -39,7 +40,8 @@ class EngineArgument(Record):
     group: what both sides must agree on; arguments of both tables with one group are compared.
     default: the value meant when the argument is absent; null: it depends on the model or the launcher.
     neutral: values that add nothing of this engine's own, so that no counterpart is missed.
-    confirm: how to see the effect where no knob exists.
+    confirm: how to see the effect where no knob exists. domain: what the engine takes, in the table's words, where that
+    is a closed list or a number; null: it is not known to be, and any value may stand.
     """
 
     flags: tuple[str, ...]
@@ -52,6 +54,7 @@ class EngineArgument(Record):
     neutral: tuple[Value, ...] = ()
     summary: str = ""
     confirm: str = ""
+    domain: Domain | None = None
 
 
 class Condition(Record):

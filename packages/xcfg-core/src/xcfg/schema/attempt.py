@@ -9,6 +9,7 @@ from xcfg.schema._base import Record
 SCORE_SEAL = "xcfg.score_seal.v1"
 CASE_SEAL = "xcfg.case_seal.v1"
 EXPERIMENT_RECORD = "xcfg.experiment_record.v1"
+RUN_RECORD = "xcfg.run_record.v1"
 
 
 class ScoreSeal(Record):
@@ -67,9 +68,21 @@ class ExperimentRecord(Record):
     seal: str = ""
 
 
+class RunRecord(Record):
+    """ended/<digest>.json: what stood for each case when a run ended. The file is named after its content.
+
+    experiment: what CaseSeal.experiment names. cases: case id -> attempt; a case that did not end is left out.
+    """
+
+    schema_version: str
+    experiment: str
+    cases: dict[str, str]
+
+
 class AttemptCheck(Record):
-    """One line of `xcfg verify`."""
+    """One line of `xcfg verify`. unfinished: a planned case that never ended; nothing says that it was deleted."""
 
     path: str
     ok: bool
     reasons: tuple[str, ...] = ()
+    unfinished: bool = False

@@ -82,9 +82,13 @@ class Machine(Record):
 
 
 class Verdict(str, Enum):
-    """What a finding says. The first five count as traps."""
+    """What a finding says; COUNTED are those that count as traps.
+
+    conflict: two arguments of one side set one thing to different values.
+    """
 
     REFUSED = "refused"
+    CONFLICT = "conflict"
     IGNORED = "ignored"
     TRAP = "trap"
     ONE_SIDED = "one_sided"
@@ -98,6 +102,7 @@ class Verdict(str, Enum):
 
 COUNTED = (
     Verdict.REFUSED,
+    Verdict.CONFLICT,
     Verdict.IGNORED,
     Verdict.TRAP,
     Verdict.ONE_SIDED,

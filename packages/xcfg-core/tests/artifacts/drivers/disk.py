@@ -47,7 +47,11 @@ def look(folder: Path, size: int, free: int) -> tuple[str, list[str]]:
     for again in range(2):
         with contextlib.suppress(NothingSelectedError):
             wrong += (
-                [f"{check.path}: {check.reasons}" for check in check_seals(root) if not check.ok]
+                [
+                    f"{check.path}: {check.reasons}"
+                    for check in check_seals(root)
+                    if not check.ok and not check.unfinished
+                ]
                 if root.exists()
                 else []
             )

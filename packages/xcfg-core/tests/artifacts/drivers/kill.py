@@ -56,7 +56,7 @@ def faults(root: Path) -> list[str]:
         checks = check_seals(root)
     except NothingSelectedError:
         return []
-    return [f"{check.path}: {check.reasons}" for check in checks if not check.ok]
+    return [f"{check.path}: {check.reasons}" for check in checks if not check.ok and not check.unfinished]
 
 
 def look(root: Path, stop: int) -> list[str]:

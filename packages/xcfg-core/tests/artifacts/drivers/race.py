@@ -69,7 +69,7 @@ def together(work: Any, root: Path, count: int, rounds: int) -> list[Any]:
 def main(root: Path, count: int, rounds: int) -> None:
     answers = together(compete, root, count, rounds)
     store = Store(root, "demo")
-    bad = [f"{check.path}: {check.reasons}" for check in check_seals(root) if not check.ok]
+    bad = [f"{check.path}: {check.reasons}" for check in check_seals(root) if not check.ok and not check.unfinished]
     notes = [f"{check.path}: {check.reasons}" for check in check_seals(root) if check.ok and check.reasons]
     attempts = [[entry.seal.attempt_id for entry in store.attempts(case).valid] for case in store.case_ids()]
     pins = together(pin, root, count, rounds)

@@ -145,7 +145,13 @@ def whole_run(store: Store) -> None:
         if not store.attempts(case_id).valid:
             put(store, case_id)
     store.put_analysis({"conclusion": "nothing"})
+    put_ended(store)
     open_demo(store, "grown")
+
+
+def put_ended(store: Store):
+    cases = {case_id: store.attempts(case_id).valid[0].seal.attempt_id for case_id in (CASE, OTHER)}
+    return store.put_ended(store.revisions()[0].experiment_digest, cases)
 
 
 def is_whole(store: Store) -> bool:

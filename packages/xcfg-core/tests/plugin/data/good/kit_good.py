@@ -45,6 +45,7 @@ def xcfg_runtimes():
             adapter="kit_good:Adapter",
             placement="kit_good:place",
             arms={"training": ("training",)},
+            operators=("kit_operation",),
             policies={"kit_operation": {"production": "kit.backend"}},
         ),
         RuntimeDescriptor(
