@@ -132,12 +132,14 @@ def test_processed_values_against_raw_ones_are_named(prompts, tmp_path):
 
 
 def test_cached_prompt_log_probabilities_end_their_arm(prompts, tmp_path):
-    """Failing means that the 0.0 which vLLM returns for cached prompt tokens is compared."""
+    """Failing means that the 0.0 which vLLM returns for cached prompt tokens is compared, or that its case passes."""
     rollout = freeze(tmp_path / "rollout", prompts, "--top-k", 1)  # three equal sequences, so responses are cached too
     knobs = {"enable_prefix_caching": True, "block_size": 32}
     file = experiment(tmp_path / "cached.json", rollout, knobs=knobs, options={"prompts_read_cache": True})
     case = run(file, tmp_path / "runs")["baseline"]
     assert case["edges"]["decode_vs_recorded"]["max_abs"] == 0, "a cache that is attested is no fault"
+    assert case["status"] == "INVALID_ARTIFACT" and "rollout_prefill has" in case["reason"], case
+    assert case["edges"]["training_vs_rollout"]["active_tokens"] == 180, "the deciding edge keeps its figures"
     comparison = json.loads(next((tmp_path / "runs").glob("**/comparison.json")).read_text())
     for name in ("training_vs_rollout_prefill", "rollout_prefill_vs_decode"):
         edge = comparison["edges"][name]

@@ -54,7 +54,8 @@ def judge(
     """Return the judgement of a case whose arms (and reference tables) lie in `scores`, by name.
 
     Order: settings that are not what was asked for, then identity, then numbers, then undeclared differences.
-    Only training and the verdict arm decide; what is wrong with another arm costs its own edges (contract, section 3).
+    Only training and the verdict arm decide; what another arm differs by, or did not get to score, costs its own edges
+    (contract, section 3). Scores that are no log probabilities are no pass in any arm (section 4; compare.py).
     """
     deciding = deciding_arms(requested.verdict_arm)
     status, reason = _evidence(requested, actual, deciding)
@@ -78,7 +79,7 @@ def judge(
 
 
 def deciding_arms(verdict_arm: str) -> tuple[str, str]:
-    """Return the two arms of the verdict edge: no other arm changes a status."""
+    """Return the two arms of the verdict edge: no difference of another arm changes a status."""
     return (Arm.TRAINING.value, verdict_arm)
 
 
