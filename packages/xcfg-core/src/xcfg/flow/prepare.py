@@ -194,6 +194,7 @@ class Preparer:
             definitions=self.definitions,
             rollout=self.rollout_folder,
             fresh=case.role == Role.FRESH.value,
+            memory_budget=self.options.memory_budget,
         )
         facts = score_facts(
             runtime=descriptor.name,

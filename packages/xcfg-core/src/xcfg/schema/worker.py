@@ -30,6 +30,7 @@ class WorkerSpec(Record):
     """How to build one engine. Knob values are those of this side, without `@side`.
 
     checkpoint: local folder. rollout: folder of the frozen rollout. devices: `cpu` or `cuda:N`, by local rank.
+    memory_bytes: of this machine, or what --memory-gib allows; None: nobody says.
     """
 
     protocol: str
@@ -45,6 +46,7 @@ class WorkerSpec(Record):
     world_size: int
     devices: tuple[str, ...] = ("cpu",)
     seed: int = 0
+    memory_bytes: int | None = None
 
 
 class WeightReport(Record):
