@@ -21,7 +21,7 @@ from xcfg.contract import Contract
 from xcfg.errors import ArtifactError
 from xcfg.flow.documents import Actual, IdentityDocument, Requested
 from xcfg.identity.rollout import Rollout
-from xcfg.plugin.readback import is_operator, operator_path
+from xcfg.plugin.readback import ATTENTION, attention_path, is_operator, operator_path
 from xcfg.runtime.evidence import ENDS_AS, ORDER
 from xcfg.schema.codec import evolve
 from xcfg.schema.names import Applied, Arm, Assessment, Status
@@ -233,13 +233,14 @@ def _finish(
 
 
 def _declared(requested: Requested) -> set[str]:
-    """Return the declared paths; an operator path also declares the knob that is derived from it."""
+    """Return the declared paths; an operator path also declares the knobs that follow from it."""
     declared = set(requested.delta)
     for path in requested.delta:
         head, _, rest = path.partition(".")
         if head == "operators":
             operation, _, side = rest.rpartition(".")
             declared.add(f"{operator_path(operation)}@{side}")
+            declared |= {attention_path(side)} if operation == ATTENTION else set()
     return declared
 
 

@@ -116,7 +116,8 @@ class RankRecord(Record):
 class ScoreReport(Record):
     """What one rank says after one request. tensors_sha256: of its scores file, empty for role none.
 
-    single_token_forwards, forwards: counted calls of the model. transforms: the chain actually applied.
+    single_token_forwards, forwards: counted calls of the model. transforms: the chain actually applied, the model's
+    own soft cap and logit scale first (`soft_cap:30.0`, `logit_scale:0.0625`): both sides must have the same.
     fold_before, fold_after: of parameters and buffers; before may be the one at the end of the previous score or of
     the build, since a change in between then shows in this score's after. state_unchanged: whether those, modes and
     generators are after the request as they were before; None where nobody looked.
