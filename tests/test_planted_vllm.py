@@ -22,12 +22,10 @@ TINY = {
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
 
-def xcfg(*words, code=None, **environment):
+def xcfg(*words, code=None):
     """Run `xcfg WORDS`; return its JSON document."""
     command = [sys.executable, "-m", "xcfg", *map(str, words), "--json"]
-    done = subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, timeout=280, check=False, env={**os.environ, **environment}
-    )
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280, check=False)
     assert code is None or done.returncode == code, done.stdout[-3000:] + done.stderr[-3000:]
     return json.loads(done.stdout)
 
@@ -54,9 +52,9 @@ def experiment(file, rollout, *, interventions=(), knobs=None, options=None, ope
     return file
 
 
-def run(file, root, **environment):
+def run(file, root, *words):
     """Label -> case of a run of vLLM against the embedded trainer."""
-    done = xcfg("run", file, "--rollout", "vllm", "--training", "torch", "--output-root", root, **environment)
+    done = xcfg("run", file, "--rollout", "vllm", "--training", "torch", "--output-root", root, *words)
     return {case["label"]: case for case in done["cases"]}
 
 
@@ -108,6 +106,13 @@ def test_what_vllm_refuses_ignores_or_means_otherwise_is_no_measurement(cases, p
     case = next(case for label, case in cases.items() if path in label and label.lower().endswith(wanted))
     assert (case["status"], says in case["reason"]) == (status, True), case
     assert "training_vs_rollout" not in case["edges"], "there is no drift number for something else than was asked for"
+
+
+def test_an_engine_that_cannot_fit_is_refused_before_it_is_built(tmp_path):
+    """Failing means that vLLM is started where memory cannot hold it, and dies in the middle of a score."""
+    case = run(experiment(tmp_path / "small.json", TINY), tmp_path / "runs", "--memory-gib", "1")["baseline"]
+    assert case["status"] == "LAUNCH_FAILED", case
+    assert "does not fit: weights 0.00 GiB, cache 1.00 GiB, prompt log probabilities" in case["reason"], case
 
 
 @pytest.fixture(scope="module")
