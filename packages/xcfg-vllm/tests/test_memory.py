@@ -41,7 +41,9 @@ def test_the_peak_by_hand(named, expected):
     assert peak_bytes(**given) == expected
 
 
-def planned(tmp_path, *, devices=("cpu",), limit=None, lengths=(1025, 513), knobs=None, options=None, step=None):
+def planned(
+    tmp_path, *, devices=("cpu",), limit=None, lengths=(1025, 513), knobs=None, options=None, step=None, **more
+):
     """The plan for a checkpoint of 1 MiB in bfloat16 with 1,024 entries of vocabulary."""
     (tmp_path / "config.json").write_text(json.dumps({"vocab_size": 1024, "dtype": "bfloat16"}))
     (tmp_path / "model.safetensors").write_bytes(bytes(MIB))
@@ -60,7 +62,7 @@ def planned(tmp_path, *, devices=("cpu",), limit=None, lengths=(1025, 513), knob
         devices=devices,
         memory_bytes=limit,
     )
-    arguments = {"dtype": "float32", "max_num_batched_tokens": step}
+    arguments = {"dtype": "float32", "max_num_batched_tokens": step, **more}
     return plan_memory(spec, lengths, arguments, parse_options(options or {}))
 
 
@@ -80,6 +82,15 @@ def test_on_a_cpu_all_of_it_must_fit_into_the_machine_or_the_budget(tmp_path):
     assert planned(tmp_path, limit=None).available is None, "where nobody says how much there is, nothing is refused"
     with pytest.raises(LaunchError):
         planned(tmp_path, limit=NEEDED, devices=("cpu", "cpu"))
+
+
+def test_where_nobody_sets_the_tokens_of_a_step_they_are_vllm_s_own(tmp_path, device):
+    """Failing means that a long rollout is refused which vLLM cuts into pieces, or one taken that it may not cut."""
+    assert planned(tmp_path, lengths=[9001]).prompt_logprobs == 4096 * 1024 * 8
+    assert planned(tmp_path, lengths=[9001], enable_chunked_prefill=False).prompt_logprobs == 9000 * 1024 * 8
+    assert planned(tmp_path, lengths=[9001], step=1000).prompt_logprobs == 1000 * 1024 * 8
+    device((900, 1000))
+    assert planned(tmp_path, lengths=[20001], devices=("cuda:0",)).prompt_logprobs == 16384 * 1024 * 8
 
 
 @pytest.fixture

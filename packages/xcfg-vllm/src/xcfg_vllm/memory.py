@@ -28,6 +28,8 @@ PADDING = 64
 """vLLM pads a vocabulary to a multiple of this; rows of logits that end before the padding are copied once more."""
 CHUNK = 1024
 """Rows that the V2 runner takes at once (vllm/v1/worker/gpu/sample/prompt_logprob.py)."""
+STEP = {"cuda": 16384, "cpu": 4096}
+"""Tokens of a step where nobody sets them: the largest default of vLLM 0.32's class LLM; on a CPU for each rank."""
 GIB = 2**30
 
 
@@ -62,7 +64,8 @@ def peak_bytes(
     V1 (vllm/v1/worker/gpu_model_runner.py, _get_prompt_logprobs_dict) goes from request to request of a step. Of N
     rows it holds the logits (in `dtype`; over several ranks the rank's own part, what was gathered, and both joined),
     then beside them a float32 copy, unless they are float32 and unpadded, and the float32 log probabilities; those of
-    the request before are still there.
+    the request before are still there. On an H200 (torch 2.11) log_softmax took 8 bytes for each bfloat16 logit, 4 for
+    each float32, and 4 for each float16, where this says 8.
     """
     size, limit = BYTES[dtype], step if step is not None else sum(lengths)
     columns = math.ceil(vocabulary / PADDING) * PADDING
@@ -86,7 +89,7 @@ def plan_memory(spec: WorkerSpec, lengths: Sequence[int], arguments: Mapping[str
     on_cuda = any(device.startswith("cuda") for device in spec.devices)
     config = json.loads((Path(spec.checkpoint) / "config.json").read_text(encoding="utf-8"))
     dtype, runner = str(arguments["dtype"]), str(spec.knobs.get("rollout.model_runner", "v1"))
-    step = arguments.get("max_num_batched_tokens")
+    step = _step(arguments, spec.world_size, on_cuda)
     peak = peak_bytes(lengths, int(config["vocab_size"]), dtype, runner, step=step, ranks=spec.world_size)
     weights = _weights(Path(spec.checkpoint), config, dtype)
     if not on_cuda:
@@ -100,6 +103,15 @@ def plan_memory(spec: WorkerSpec, lengths: Sequence[int], arguments: Mapping[str
         share = (free - peak) * 100 // total / 100
     planned = Memory(peak, weights // spec.world_size, cache, free if total else None, share)
     return _checked(planned, lengths, "every device")
+
+
+def _step(arguments: Mapping[str, Any], ranks: int, on_cuda: bool) -> int | None:
+    """Return the tokens of one step at most; None where prompts must run whole."""
+    if arguments.get("max_num_batched_tokens") is not None:
+        return int(arguments["max_num_batched_tokens"])
+    if arguments.get("enable_chunked_prefill") is False:
+        return None
+    return STEP["cuda"] if on_cuda else STEP["cpu"] * ranks
 
 
 def _checked(planned: Memory, lengths: Sequence[int], where: str) -> Memory:
