@@ -345,6 +345,40 @@ def test_kept_mass_and_processed_values_follow_the_sampling_record(built, rollou
         apply_chain(logits, ("min_p:0.1",))
 
 
+CAPPED = {
+    "Gemma2": ({"final_logit_softcapping": 5.0}, ("soft_cap:5.0",), lambda logits: 5.0 * (logits / 5.0).tanh()),
+    "Cohere": ({"logit_scale": 0.5}, ("logit_scale:0.5",), lambda logits: 0.5 * logits),
+    "Granite": ({"logits_scaling": 4.0}, ("logit_scale:0.25",), lambda logits: logits / 4.0),
+    "Qwen3": ({"final_logit_softcapping": 5.0, "logit_scale": 0.5, "logits_scaling": 4.0}, (), lambda logits: logits),
+}
+
+
+@pytest.mark.parametrize("family", CAPPED)
+def test_what_the_model_does_to_its_own_logits_is_in_the_chain(built, uneven, tmp_path, family):
+    """Oracle: the head alone, then the formula. Failing means that a cap which one side lacks passes for drift."""
+    import transformers
+
+    given, chain, formula = CAPPED[family]
+    shape = {"vocab_size": 512, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 16, "pad_token_id": 0}
+    config = getattr(transformers, f"{family}Config")(**shape, **heads, **given)
+    torch.manual_seed(3)
+    model = getattr(transformers, f"{family}ForCausalLM")(config).eval()
+    model.save_pretrained(tmp_path / family)
+    engine = built("training", checkpoint=tmp_path / family, attention="eager")
+    scored = engine.score(uneven)
+    assert scored.report.transforms == chain
+    values = scored.columns["selected_logprob"].double().numpy()
+    for index in range(uneven.sequence_count):
+        span = uneven.span(index)
+        ids = torch.from_numpy(uneven.token_ids[span].astype(np.int64))
+        with torch.no_grad():
+            hidden = model.model(input_ids=ids[None], use_cache=False).last_hidden_state[0]
+            exact = formula(model.lm_head(hidden).double()).log_softmax(-1)[:-1].gather(-1, ids[1:, None])[:, 0]
+        active = uneven.active[span][1:]
+        assert np.abs(values[span][1:][active] - exact.numpy()[active]).max() < 1e-5
+
+
 def test_provenance_names_versions_and_no_path(built, tiny: Path):
     facts = built("training").report.provenance
     assert facts["versions"]["torch"] == torch.__version__

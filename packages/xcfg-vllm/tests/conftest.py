@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -76,22 +76,20 @@ def rollout() -> Rollout:
     return sample()
 
 
-@pytest.fixture(scope="session")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny Qwen3 with 500 vocabulary entries, one negative zero among its weights, and peaky logits."""
+def save_tiny(folder: Path, vocabulary: int) -> Path:
+    """Save a tiny Qwen3 with one negative zero among its weights, and peaky logits; return `folder`."""
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
-    folder = tmp_path_factory.mktemp("model") / "tiny"
     torch.manual_seed(7)
     config = Qwen3Config(
-        vocab_size=500,
+        vocab_size=vocabulary,
         hidden_size=128,
         intermediate_size=256,
         num_hidden_layers=2,
         num_attention_heads=4,
         num_key_value_heads=2,
         head_dim=32,
-        max_position_embeddings=512,
+        max_position_embeddings=1024,
         tie_word_embeddings=False,
         bos_token_id=1,
         eos_token_id=2,
@@ -106,6 +104,19 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
         model.model.layers[0].mlp.down_proj.weight[0, 0] = -0.0
     model.to(torch.bfloat16).save_pretrained(folder)
     return folder
+
+
+@pytest.fixture(scope="session")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The model of 500 vocabulary entries."""
+    return save_tiny(tmp_path_factory.mktemp("model") / "tiny", 500)
+
+
+@pytest.fixture(scope="session")
+def wide(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Rollout]:
+    """The model with 32,768 vocabulary entries, and two sequences whose logits fill memory that can be measured."""
+    folder = save_tiny(tmp_path_factory.mktemp("model") / "wide", 32768)
+    return folder, sample(32768, lengths=(600, 800), prompts=(590, 790))
 
 
 BINDINGS = {"selected_logprob": ("vllm.sampler_logprobs", "xcfg_vllm.native:engine_owned")}
@@ -171,8 +182,13 @@ def scores(engine: Any, rollout: Rollout) -> dict[str, Any]:
     }
 
 
-def float64_logprobs(checkpoint: Path, rollout: Rollout, temperature: float = 1.0) -> np.ndarray:
-    """Log probabilities of the active tokens from transformers in float64, one sequence at a time."""
+def float64_logprobs(
+    checkpoint: Path, rollout: Rollout, temperature: float = 1.0, head: Callable[..., torch.Tensor] = lambda item: item
+) -> np.ndarray:
+    """Log probabilities of the active tokens from transformers in float64, one sequence at a time.
+
+    head: what is done to the logits before they are divided by the temperature.
+    """
     from transformers import AutoModelForCausalLM
 
     model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float64, attn_implementation="eager")
@@ -182,7 +198,7 @@ def float64_logprobs(checkpoint: Path, rollout: Rollout, temperature: float = 1.
         ids = torch.from_numpy(rollout.token_ids[span].astype(np.int64))
         with torch.no_grad():
             logits = model(ids[None]).logits[0]
-        found = (logits / temperature).log_softmax(-1)[:-1].gather(-1, ids[1:, None])[:, 0]
+        found = (head(logits) / temperature).log_softmax(-1)[:-1].gather(-1, ids[1:, None])[:, 0]
         values[span.start + 1 : span.stop] = found.numpy()
     values[~rollout.active] = np.nan
     return values

@@ -50,6 +50,7 @@ def test_every_knob_is_read_back(engine, scores):
     for report in (engine.built, scores["rollout_prefill"][0], scores["rollout_decode"][0]):
         status = {item.path: item.status for item in report.applications}
         assert set(status.values()) == {Applied.APPLIED}, status
+    assert status["rollout.custom_ops"] is Applied.APPLIED, "told although nobody asks for it"
     exercised = {item.path: item.exercised.value for item in scores["rollout_decode"][0].applications}
     assert exercised["rollout.max_num_seqs"] == "yes", "4 requests were submitted to 3 seats"
     assert exercised["rollout.enable_prefix_caching"] == "no"
@@ -117,6 +118,45 @@ def test_a_replaced_sampler_is_not_the_engine_s_own(engine, rollout):
     assert status["logp.backend"] is Applied.UNOBSERVABLE
 
 
+@pytest.mark.parametrize(("cap", "scale"), [(2.0, 1.0), (None, 0.5), (2.0, 0.5)])
+def test_a_soft_cap_and_a_scale_of_the_head_are_told(engine, rollout, checkpoint, formula, scores, cap, scale):
+    """Failing means that a head which caps or scales its logits passes for one that does not, or says so in vain."""
+    core = engine.adapter.engine.llm.llm_engine.engine_core.engine_core
+    model = core.model_executor.driver_worker.model_runner.model
+    before = model.logits_processor.soft_cap, model.logits_processor.scale
+    try:
+        model.logits_processor.soft_cap, model.logits_processor.scale = cap, scale
+        found = {arm: engine.adapter.score(ScoreRequest(id="capped", arm=arm), rollout) for arm in ARMS}
+    finally:
+        model.logits_processor.soft_cap, model.logits_processor.scale = before
+    chain = [f"soft_cap:{cap!r}"] * (cap is not None) + [f"logit_scale:{scale!r}"] * (scale != 1.0)
+
+    def head(logits):
+        capped = logits if cap is None else (logits / cap).tanh() * cap
+        return capped * scale
+
+    exact = formula(checkpoint, rollout, head=head)
+    for arm, (report, columns) in found.items():
+        assert report.transforms == tuple(chain)
+        values = columns["selected_logprob"].numpy()
+        assert (
+            np.nanmax(np.abs(values - exact))
+            < 2e-5
+            < np.nanmax(np.abs(values - scores[arm][1]["selected_logprob"].numpy()))
+        )
+
+
+@pytest.mark.parametrize("name", ["VLLM_CPU_SGL_KERNEL", "VLLM_ATTENTION_BACKEND"])
+def test_a_variable_that_this_vllm_does_not_read_is_refused(name):
+    """Failing means that an experiment names a kernel which nothing chooses, and passes."""
+    from xcfg.errors import ConfigError
+    from xcfg_vllm.build import _check_variables
+    from xcfg_vllm.options import parse_options
+
+    with pytest.raises(ConfigError, match=f"reads no variable '{name}'"):
+        _check_variables(parse_options({"environment": {name: "1"}}))
+
+
 @pytest.mark.parametrize("columns", [("entropy",)])
 def test_what_it_cannot_do_is_unsupported(engine, rollout, columns):
     with pytest.raises(Exception, match="no score column") as error:
@@ -127,6 +167,13 @@ def test_what_it_cannot_do_is_unsupported(engine, rollout, columns):
 def test_the_provenance_names_versions_and_no_path(engine, checkpoint):
     text = json.dumps(engine.built.provenance)
     assert "versions" in text and str(checkpoint) not in text
+
+
+def test_the_memory_of_prompt_log_probabilities_is_among_the_facts(engine, checkpoint):
+    """By hand: 512 padded columns; 32 rows of logits, their copy and result, beside 24 rows of the request before."""
+    found = engine.built.provenance["facts"]["memory"]
+    assert found["prompt_logprobs"] == 512 * (32 * (4 + 4 + 4) + 24 * 4)
+    assert found["weights"] == 2 * (checkpoint / "model.safetensors").stat().st_size and found["cache"] == 2**30
 
 
 def test_a_sequence_of_one_token_is_no_fault(engine):

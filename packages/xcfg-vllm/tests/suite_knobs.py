@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from safetensors.torch import load_file
@@ -37,11 +39,31 @@ def test_a_temperature_reaches_processed_values_and_is_told(live, checkpoint, ro
         assert prompt.transforms == () and np.nanmax(np.abs(raw - formula(checkpoint, rollout))) < 2e-5
 
 
-def test_a_temperature_does_not_reach_raw_values(live, checkpoint, rollout, oracle, tmp_path):
+def memory_of(*names):
+    """Bytes of this process by their names in /proc/self/status."""
+    lines = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    return [int(lines[name].split()[0]) << 10 for name in names]
+
+
+def test_prompts_over_a_wide_vocabulary_take_what_was_estimated(live, wide, formula, tmp_path):
+    """Two sequences in one step, 32,768 columns. Failing means that an engine is started which cannot finish a score.
+
+    Its requests have a temperature, which must not reach raw values.
+    """
+    checkpoint, rollout = wide
     with live(checkpoint, rollout, tmp_path, rollout__temperature=0.7) as engine:
         report, values = score(engine, rollout)
-        assert np.nanmax(np.abs(values - oracle)) < 2e-5 and report.transforms == ()
+        assert np.nanmax(np.abs(values - formula(checkpoint, rollout))) < 2e-5 and report.transforms == ()
         assert found(report, "rollout.temperature").exercised.value == "no"
+        estimate = engine.built.provenance["facts"]["memory"]["prompt_logprobs"]
+        assert estimate == 32768 * (799 * (4 + 4) + 599 * 4)
+        score(engine, rollout, "rollout_prefill")
+        Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew
+        (before,) = memory_of("VmRSS")
+        report, _ = score(engine, rollout, "rollout_prefill")
+        (peak,) = memory_of("VmHWM")
+        assert report.counters["max_requests"] == 2, "both prompts ran in one step"
+        assert 0.95 * estimate < peak - before < 1.05 * estimate, ((peak - before) / estimate, estimate)
 
 
 def test_reloaded_weights_are_the_checkpoint_s(live, checkpoint, rollout, oracle, tmp_path):
@@ -68,6 +90,9 @@ def test_what_a_prefix_cache_brings_is_attested_by_who_filled_it(live, checkpoin
         assert np.nanmax(np.abs(values - formula(checkpoint, shared_prompt))) < 2e-5
         again, _ = score(engine, shared_prompt)
         assert again.counters["cached_tokens"] == 2 * 64, "a score begins with an empty cache"
+        prompt, _ = score(engine, shared_prompt, "rollout_prefill")
+        item = found(prompt, "rollout.enable_prefix_caching")
+        assert prompt.counters["cached_tokens"] == 0 and item.exercised.value == "no", "vLLM scores prompts without it"
 
 
 def test_cached_prompt_log_probabilities_are_no_numbers(live, checkpoint, shared_prompt, formula, tmp_path):
@@ -93,5 +118,6 @@ def test_a_compiled_engine_is_read_back(live, checkpoint, rollout, oracle, tmp_p
             report, values = score(engine, rollout, arm)
             assert np.nanmax(np.abs(values - oracle)) < 2e-5
             assert found(report, "rollout.enforce_eager").actual is False
+            assert found(report, "rollout.custom_ops").actual == "none", "a compiler turns them off, asked or not"
             assert {item.status for item in report.applications} == {Applied.APPLIED}
             assert report.compute_dtype == "float32"

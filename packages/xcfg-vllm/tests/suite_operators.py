@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from xcfg.plugin.readback import operator_path
+from xcfg.plugin.readback import is_operator, operator_path
 from xcfg.schema.names import Applied, EvidenceKind
 from xcfg.schema.worker import ScoreRequest
 
@@ -50,6 +50,13 @@ def test_each_is_applied_by_calls_and_by_live_types(scored, arm, operation):
     assert types.kind is EvidenceKind.STATE and "xcfg_vllm.inject." in types.detail
 
 
+def test_the_model_s_own_attention_is_not_what_runs(scored):
+    """Failing means that two settings of the same thing count as applied, of which one runs."""
+    for report, _ in scored.values():
+        item = {item.path: item for item in report.applications}["rollout.attention_backend"]
+        assert (item.status, item.actual) == (Applied.FALLBACK, OPERATORS["attention"][0]), item
+
+
 def test_counters_are_those_of_the_score(scored, swapped, rollout):
     """Failing means that calls of an earlier score pass for those of this one. Layers: 2; norms: 4 a layer, 1 more."""
     report = scored["rollout_prefill"][0]
@@ -91,5 +98,7 @@ def test_a_plugin_that_is_absent_leaves_nothing_applied(swapped, rollout, monkey
         "probe_cached": 0,
     }
     window = Window(0, stock, {}, swapped.adapter.engine.arguments, swapped.spec.operators)
-    for item in applications(window, {"logp.backend": "native"}):
+    found = [item for item in applications(window, {"logp.backend": "native"}) if is_operator(item.path)]
+    assert len(found) == len(OPERATORS)
+    for item in found:
         assert item.status is Applied.UNOBSERVABLE and "VLLM_PLUGINS is 'other'" in item.reason, item

@@ -62,9 +62,15 @@ def test_what_the_engine_would_refuse_is_said_before_it_starts():
         ({"environment": {"VLLM_A=B": "x"}}, "cannot be set here"),
         ({"environment": {"VLLM_A": "a\0b"}}, "cannot be set here"),
         ({"environment": {"VLLM_BATCH_INVARIANT": "1"}}, "follow from knobs"),
+        ({"environment": {"VLLM_USE_V2_MODEL_RUNNER": "1"}}, "follow from knobs"),
+        ({"enable_sleep_mode": True}, "there is no option 'enable_sleep_mode'"),
+        ({"skip_reading_prefix_cache": False}, "there is no option 'skip_reading_prefix_cache'"),
+        ({"attention_backend": "TRITON_ATTN"}, "there is no option 'attention_backend'"),
+        ({"compilation_config": {"custom_ops": ["none"]}}, "there is no option 'compilation_config'"),
     ],
 )
 def test_a_wrong_option_is_named(options, says):
+    """Failing means that an argument of vLLM which it ignores, or which a knob reads back, comes in unseen."""
     with pytest.raises(ConfigError) as error:
         asked(options=options)
     assert says in str(error.value)

@@ -15,7 +15,7 @@ from xcfg_vllm.consumed import Consumed
 from xcfg_vllm.facts import all_reduce_kernels
 from xcfg_vllm.knobs import Window, applications
 from xcfg_vllm.placement import placement
-from xcfg_vllm.requests import Answer
+from xcfg_vllm.requests import Answer, own_transforms
 
 PROMPT, LENGTH = 4, 10
 
@@ -102,6 +102,67 @@ def test_the_library_is_applied_only_where_it_stands_alone(kernels, status):
     facts = {"all_reduce_kernels": kernels, "communicator": "CudaCommunicator"}
     window = Window(0, facts, {}, {}, {})
     assert applications(window, {"rollout.all_reduce_backend": "library"})[0].status is Applied(status)
+
+
+@pytest.mark.parametrize(
+    ("wrapped", "backend", "requested", "status"),
+    [
+        ([True], "inductor", True, "applied"),
+        ([False], "inductor", False, "applied"),
+        ([False], "inductor", True, "fallback"),
+        ([True], "inductor", False, "fallback"),
+        ([False], "eager", False, "unobservable"),
+        ([True, False], "inductor", False, "unobservable"),
+        ([], "inductor", False, "unobservable"),
+    ],
+)
+def test_a_traced_graph_that_runs_eagerly_is_not_compiled(wrapped, backend, requested, status):
+    """Failing means that VLLM_CPU_CI_ENV, which replaces the compiler, passes for a compiled engine."""
+    facts = {
+        "not_compiled": wrapped,
+        "compilation_backend": backend,
+        "compilation_mode": "NONE",
+        "cudagraph_mode": "NONE",
+    }
+    (found,) = applications(Window(0, facts, {}, {}, {}), {"rollout.enforce_eager": requested})
+    assert found.status is Applied(status), found
+
+
+@pytest.mark.parametrize(
+    ("running", "operators", "status", "says"),
+    [
+        (["vllm.v1.attention.backends.cpu_attn.CPUAttentionBackendImpl"], {}, "applied", ""),
+        (["xcfg_vllm.inject.attention_cpu.CpuImplementation"], {"attention": "mine"}, "fallback", "operator mine"),
+        (["xcfg_vllm.inject.attention_cpu.CpuImplementation"], {}, "unobservable", ""),
+        (["vllm.a.A", "vllm.b.B"], {}, "unobservable", "do not agree"),
+    ],
+)
+def test_an_injected_attention_is_not_the_model_s_own(running, operators, status, says):
+    """Failing means that model_default counts as applied while another operator computes attention."""
+    facts = {"attention_impl": dict.fromkeys(running, 2), "operators": operators}
+    (found,) = applications(Window(0, facts, {}, {}, {}), {"rollout.attention_backend": "model_default"})
+    assert found.status is Applied(status) and says in found.reason, found
+
+
+@pytest.mark.parametrize(
+    ("methods", "told"),
+    [({"a.forward_cpu": 3}, ["all"]), ({"a.forward_native": 3}, ["none"]), ({"a.forward_native": 1, "b.f": 2}, [])],
+)
+def test_custom_ops_are_told_where_nobody_asks(methods, told):
+    """Failing means that a compiler which turns custom ops off changes two settings and one is seen."""
+    window = Window(0, {"custom_op_methods": methods, "custom_ops": []}, {}, {}, {})
+    found = applications(window, {})
+    assert [(item.path, item.actual, item.status) for item in found] == [
+        ("rollout.custom_ops", value, Applied.APPLIED) for value in told
+    ]
+
+
+@pytest.mark.parametrize(
+    ("cap", "scale", "chain"),
+    [(None, 1.0, ()), (None, None, ()), (30.0, 1.0, ("soft_cap:30.0",)), (5, 0.5, ("soft_cap:5.0", "logit_scale:0.5"))],
+)
+def test_what_the_head_does_itself_is_a_transform(cap, scale, chain):
+    assert own_transforms({"soft_cap": cap, "logit_scale": scale}) == chain
 
 
 @pytest.mark.parametrize(

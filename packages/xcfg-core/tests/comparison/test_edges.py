@@ -78,18 +78,57 @@ def test_prefill_as_the_verdict_arm(four_arms: Any, contract: Contract) -> None:
     assert comparison.verdict_arm == "rollout_prefill"
 
 
-def test_no_edge_but_the_verdict_changes_the_status(four_arms: Any, table_of: Any, contract: Contract) -> None:
+def test_no_difference_but_the_verdict_s_changes_the_status(four_arms: Any, table_of: Any, contract: Contract) -> None:
     rollout, tables = four_arms()
     far = table_of(rollout, "rollout_prefill", [-9.0] * 4)
     outcome = compare({**tables, "rollout_prefill": far}, rollout, contract, verdict_arm="rollout_decode")
     assert outcome.comparison.edges["training_vs_rollout_prefill"].status == "MISMATCH"
     assert outcome.comparison.status == "PASS"
-    spoilt = table_of(rollout, "rollout_prefill", [np.nan] * 4)
-    outcome = compare({**tables, "rollout_prefill": spoilt}, rollout, contract, verdict_arm="rollout_decode")
-    assert outcome.comparison.edges["training_vs_rollout_prefill"].status == "INVALID_ARTIFACT"
-    assert outcome.comparison.status == "PASS"
-    assert outcome.comparison.artifact_errors
-    assert all("rollout_prefill has" in text for text in outcome.comparison.artifact_errors)
+
+
+SPOILT = {
+    "rollout_prefill": ("training_vs_rollout_prefill", "rollout_prefill_vs_decode"),
+    "recorded": ("training_vs_recorded", "decode_vs_recorded"),
+}
+
+
+@pytest.mark.parametrize("decode", [-2.0, -9.0])
+@pytest.mark.parametrize(
+    ("arm", "value"), [("rollout_prefill", np.nan), *((arm, bad) for arm in SPOILT for bad in (np.inf, -np.inf))]
+)
+def test_an_arm_beside_the_verdict_that_is_no_artifact_is_no_pass(
+    arm: str, decode: float, value: float, four_arms: Any, table_of: Any, contract: Contract
+) -> None:
+    """Failing means that a case passes, or is called drift, while one of its arms holds no log probabilities."""
+    rollout, tables = four_arms()
+    phase = tables["rollout_decode"].columns
+    both = {"training": table_of(rollout, "training", [-2.0] * 4)}
+    both["rollout_decode"] = table_of(rollout, "rollout_decode", [decode] * 4, columns=phase)
+    kept = {"rollout_prefill": tables["rollout_prefill"], "recorded": table_of(rollout, "recorded", FOUR)}
+    sound = compare({**both, **kept}, rollout, contract, verdict_arm="rollout_decode").comparison
+    assert sound.status == ("PASS" if decode == -2.0 else "MISMATCH") and sound.artifact_errors == ()
+    spoilt = {arm: table_of(rollout, arm, [-2.0, value, -2.0, value])}
+    comparison = compare({**both, **kept, **spoilt}, rollout, contract, verdict_arm="rollout_decode").comparison
+    assert comparison.status == "INVALID_ARTIFACT" and f"{arm} has" in comparison.reason
+    assert {comparison.edges[name].status for name in SPOILT[arm]} == {"INVALID_ARTIFACT"}
+    assert comparison.edges["training_vs_rollout"] == sound.edges["training_vs_rollout"], "its own figures stand"
+    assert all(f"{arm} has" in text for text in comparison.artifact_errors)
+
+
+def test_a_spoilt_arm_does_not_hide_why_there_is_no_verdict(four_arms: Any, table_of: Any, contract: Contract) -> None:
+    rollout, tables = four_arms()
+    tables["training"] = table_of(rollout, "training", FOUR, dtype="")
+    tables["rollout_prefill"] = table_of(rollout, "rollout_prefill", [np.nan] * 4)
+    comparison = compare(tables, rollout, contract, verdict_arm="rollout_decode").comparison
+    assert comparison.status == "UNOBSERVABLE" and "rollout_prefill has" in comparison.artifact_errors[0]
+
+
+def test_a_spoilt_reference_is_no_arm_of_the_case(four_arms: Any, table_of: Any, contract: Contract) -> None:
+    rollout, tables = four_arms()
+    precise = {"reference:float32": table_of(rollout, "reference", [np.nan] * 4, dtype="float32")}
+    comparison = compare(tables, rollout, contract, verdict_arm="rollout_decode", reference=precise).comparison
+    assert (comparison.status, comparison.assessment.assessment) == ("PASS", "NO_REFERENCE")
+    assert comparison.edges["training_vs_reference"].status == "INVALID_ARTIFACT" and comparison.artifact_errors
 
 
 def test_without_phases_no_token_counts_as_decoded(four_arms: Any, table_of: Any, contract: Contract) -> None:

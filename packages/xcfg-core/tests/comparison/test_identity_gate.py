@@ -214,5 +214,21 @@ def test_transform_chains_are_compared_with_the_manifest_and_the_other_side(roll
     assert errors == ["rank 0 applied the transforms ['temperature:0.7'], the rollout manifest has []"]
     errors = gate(plain, scores=[score(plain)], transforms_of=[score(plain, transforms=chain)])
     assert errors == ["training rank 0 applied the transforms ['temperature:0.7'], the rollout manifest has []"]
-    ranks = [score(plain), score(plain, rank=1, transforms=("soft_cap:30",))]
+    ranks = [score(plain), score(plain, rank=1, transforms=("soft_cap:30.0",))]
     assert "rank 1" in gate(plain, builds=[build(0), build(1)], scores=ranks)[0]
+
+
+def test_what_the_model_itself_does_must_be_equal_on_both_sides_and_stands_in_no_manifest(rollout_of: Any) -> None:
+    """Failing means that a side which left out the model's soft cap passes for drift, or that an honest pair ends."""
+    plain, own, warm = rollout_of([3]), ("soft_cap:30.0",), ("soft_cap:30.0", "temperature:0.7")
+    assert gate(plain, scores=[score(plain, transforms=own)], transforms_of=[score(plain, transforms=own)]) == []
+    errors = gate(plain, scores=[score(plain, transforms=own)], transforms_of=[score(plain)])
+    assert errors == ["training rank 0 applied the transforms [], rank 0 has ['soft_cap:30.0']"]
+    other = score(plain, transforms=("logit_scale:0.5",))
+    assert "training rank 0" in gate(plain, scores=[score(plain, transforms=own)], transforms_of=[other])[0]
+    heated = rollout_of([3], chain=("temperature:0.7",))
+    assert gate(heated, scores=[score(heated, transforms=warm)], transforms_of=[score(heated, transforms=warm)]) == []
+    assert "the rollout manifest" in gate(plain, scores=[score(plain, transforms=warm)])[0]
+    capped = rollout_of([3], chain=own)
+    assert gate(capped, scores=[score(capped, transforms=own)], transforms_of=[score(capped, transforms=own)]) == []
+    assert "the rollout manifest has ['soft_cap:30.0']" in gate(capped, scores=[score(capped)])[0]

@@ -415,6 +415,16 @@ def test_an_operator_path_declares_the_backend_of_its_side_only(side, setting, j
     assert [(item["path"], item["side"]) for item in comparison.coupled_changes] == [("logp.backend", other)]
 
 
+def test_an_attention_operator_declares_the_attention_backend_that_it_replaces(setting, judged, case):
+    """Failing means that a case which swaps attention is held not to be comparable with its baseline."""
+    facts(case, "training.attention_backend", tier=Tier.IDENTICAL)
+    setting("training", "training.attention_backend", of="baseline", actual="another")
+    with_numbers(judged(), "NOT_COMPARABLE")
+    for side, status in (("rollout", "NOT_COMPARABLE"), ("training", "PASS")):
+        case.requested = evolve(case.requested, delta={f"operators.attention.{side}": "x"})
+        with_numbers(judged(), status)
+
+
 @pytest.mark.parametrize("path", ["operators.gemm.training", "operators.selected_logprob", "operators", "logp.other"])
 def test_another_operator_declares_no_backend(path, setting, judged, case):
     facts(case, "logp.backend", tier=Tier.IDENTICAL)

@@ -7,6 +7,7 @@ import itertools
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from xcfg.errors import LaunchError, WorkerError
 from xcfg.running.launch import LaunchSpec
 from xcfg.running.order import order_scores
 from xcfg.running.pool import WorkerPool
@@ -93,6 +94,27 @@ def test_workers_on_one_device_are_never_alive_together(pool, launch, request_of
     assert is_alive(first) and is_alive(second)
     third = pid_of(pool.score(on("cuda:0", "c"), request_of("c")))
     assert not is_alive(first) and is_alive(second) and is_alive(third)
+
+
+@pytest.mark.parametrize("fault", ["raise", "exit3"])
+def test_a_build_that_failed_is_not_tried_again(fault, pool, launch, request_of, events):
+    """Failing means that every arm of a case that needs an engine waits anew for what cannot be built."""
+    found = []
+    for name, fresh in (("a", False), ("b", False), ("c", True)):
+        with pytest.raises(LaunchError) as error:
+            pool.score(launch({"build": fault}, construction="bad", fresh=fresh), request_of(name))
+        found.append(error.value)
+    assert names(events).count("worker_started") == 1
+    assert {str(error) for error in found} == {str(found[0])} and all(error.logs == found[0].logs for error in found)
+    assert pool.score(launch(construction="good"), request_of("d")).reports, "another launch is another engine"
+
+
+def test_a_score_that_failed_is_tried_again(pool, launch, request_of, events):
+    """Failing means that one request which an engine could not serve takes the engine from all others."""
+    for name in "ab":
+        with pytest.raises(WorkerError):
+            pool.score(launch({"score": "exit3"}), request_of(name))
+    assert names(events).count("worker_started") == 2
 
 
 def test_memory_budget_keeps_one_worker(tmp_path, launch, request_of):

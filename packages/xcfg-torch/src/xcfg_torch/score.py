@@ -22,7 +22,7 @@ from xcfg_torch.layout_knobs import layout_applications
 from xcfg_torch.prefill import run_prefill
 from xcfg_torch.replay import run_replay
 from xcfg_torch.scoring import ScoreSheet
-from xcfg_torch.transforms import value_chain
+from xcfg_torch.transforms import own_transforms, value_chain
 from xcfg_torch.weights import State, read_state
 
 ARMS = {
@@ -76,7 +76,7 @@ def run_score(
         compute_dtype=engine.observer.compute_dtype(),
         applications=applications,
         attestations=consumed.attestations(rollout, sequences, sheet.selected, consumed_last=not decode),
-        transforms=chain,
+        transforms=(*own_transforms(engine.model), *chain),
         fold_before=before.fold,
         fold_after=after.fold,
         state_unchanged=not changes,

@@ -1,13 +1,17 @@
-"""The sampling transform chain on logits: temperature, top-k, top-p, in the order in which it is named."""
+"""The transforms of logits: what the model does itself, then the sampling chain in the order in which it is named."""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from xcfg.errors import IdentityError
 from xcfg.schema.identity import SamplingRecord
 
+SCALE, DIVISOR = "logit_scale", "logits_scaling"
+"""What Cohere's models multiply their logits by, and what Granite's divide them by."""
 MODES = ("raw_logprobs", "processed_logprobs")
 
 
@@ -21,6 +25,19 @@ def chain_of(temperature: float, top_k: int, top_p: float) -> tuple[str, ...]:
     if top_p < 1.0:
         parts.append(f"top_p:{top_p!r}")
     return tuple(parts)
+
+
+def own_transforms(model: Any) -> tuple[str, ...]:
+    """Return what the model's own forward does to its logits behind the head: soft cap, then scale.
+
+    A value of the configuration counts where the code of the live class names it: other models carry and ignore it.
+    """
+    names, config = inspect.unwrap(type(model).forward).__code__.co_names, model.config
+    cap, scale = (getattr(config, name, None) if name in names else None for name in ("final_logit_softcapping", SCALE))
+    parts = [f"soft_cap:{float(cap)!r}"] if cap is not None else []
+    divisor = getattr(config, DIVISOR, None) if DIVISOR in names and config.model_type.startswith("granite") else None
+    scale = 1.0 / divisor if divisor is not None else scale
+    return tuple(parts + ([f"logit_scale:{float(scale)!r}"] if scale not in (None, 1.0) else []))
 
 
 def value_chain(sampling: SamplingRecord) -> tuple[str, ...]:

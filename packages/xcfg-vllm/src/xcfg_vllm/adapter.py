@@ -179,6 +179,6 @@ def _provenance(engine: Engine, facts: dict[str, Any], weights: dict[str, Any]) 
         "versions": {"vllm": engine.version, "torch": torch.__version__},
         "device": str(facts["device"]),
         "arguments": arguments,
-        "facts": shown,
+        "facts": {**shown, "memory": None if engine.memory is None else engine.memory.facts},
         "tensors_that_differ_from_the_checkpoint": list(weights["differing"]),
     }

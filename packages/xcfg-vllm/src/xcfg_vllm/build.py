@@ -12,6 +12,7 @@ from xcfg.errors import ConfigError, LaunchError, did_you_mean
 from xcfg.identity.rollout import read_rollout
 from xcfg.schema.worker import WorkerSpec
 
+from xcfg_vllm.memory import Memory, plan_memory
 from xcfg_vllm.options import SOURCE, VllmOptions, parse_options
 
 VERSIONS = (25, 33)
@@ -49,6 +50,7 @@ class Engine:
     version: str
     world_size: int
     mechanism: str = ""
+    memory: Memory | None = None
 
     def scheduler(self) -> dict[str, Any]:
         """Return what the live scheduler says; empty where it lies in another process, out of sight."""
@@ -104,13 +106,16 @@ def build_engine(spec: WorkerSpec) -> Engine:
         )
     check_shape(Path(spec.checkpoint), spec.world_size)
     arguments = engine_arguments(spec, options)
+    memory = plan_memory(spec, _lengths(spec), arguments, options) if spec.rollout else None
+    if memory is not None and memory.gpu_memory_utilization is not None:
+        arguments["gpu_memory_utilization"] = memory.gpu_memory_utilization
     try:
         from vllm import LLM
 
         llm = LLM(**arguments)
     except Exception as error:
         raise LaunchError(f"vLLM {version} did not build: {_short(error)}") from error
-    return Engine(llm, arguments, options, version, spec.world_size)
+    return Engine(llm, arguments, options, version, spec.world_size, memory=memory)
 
 
 def _check_variables(options: VllmOptions) -> None:
@@ -207,9 +212,12 @@ def replay_arguments(knobs: Mapping[str, Any], on_cuda: bool) -> dict[str, Any]:
 def _longest(spec: WorkerSpec) -> int:
     if not spec.rollout:
         return model_limit(Path(spec.checkpoint)) - GENERATED
-    rollout = read_rollout(Path(spec.rollout))
-    offsets = rollout.offsets
-    return int((offsets[1:] - offsets[:-1]).max())
+    return max(_lengths(spec))
+
+
+def _lengths(spec: WorkerSpec) -> list[int]:
+    offsets = read_rollout(Path(spec.rollout)).offsets
+    return [int(item) for item in offsets[1:] - offsets[:-1]]
 
 
 def model_limit(checkpoint: Path) -> int:

@@ -13,10 +13,11 @@ from xcfg.schema.operators import OperatorBinding
 from xcfg.schema.runtime import Evidence, KnobApplication
 
 from xcfg_vllm.capabilities import FLAT
-from xcfg_vllm.operator_knobs import layer_reading, logprob_reading
+from xcfg_vllm.operator_knobs import OURS, layer_reading, logprob_reading
 from xcfg_vllm.recorder import DIGITS
 
 REQUEST_KNOBS = ("batch.size", "batch.padding_side", "batch.packing", "rollout.temperature")
+CUSTOM_OPS = "rollout.custom_ops"
 FAILED_RELOAD = "the reload did not put back what was spoiled, or left packed layers as they were"
 FP8 = {"fp8": "uint8", "fp8_e4m3": "uint8", "fp8_e5m2": "uint8"}
 IMPLEMENTATIONS = {
@@ -47,6 +48,7 @@ class Window:
 def applications(window: Window, knobs: Mapping[str, Value]) -> tuple[KnobApplication, ...]:
     """Return one record per knob of this side, and per bound operator, on one rank."""
     found = [_application(window, path, value) for path, value in sorted(knobs.items())]
+    found += _beside(window, knobs)
     for operation, binding in sorted(window.bindings.items()):
         if operation == "selected_logprob":
             continue
@@ -61,6 +63,15 @@ def _application(window: Window, path: str, value: Value) -> KnobApplication:
     if reader is None:
         return unknown(path, value, runtime="vllm", side="rollout", rank=window.rank)
     return application(path, value, reader(window, value), side="rollout", rank=window.rank)
+
+
+def _beside(window: Window, knobs: Mapping[str, Value]) -> list[KnobApplication]:
+    """Return what nobody asked for and a compiler changes behind everybody's back, where it can be seen."""
+    if CUSTOM_OPS in knobs or "custom_op_methods" not in window.facts:
+        return []
+    reading = _custom_ops(window, None)
+    told = application(CUSTOM_OPS, reading.actual, reading, side="rollout", rank=window.rank)
+    return [told] if reading.actual is not None else []
 
 
 def _ran(window: Window) -> Exercised:
@@ -120,12 +131,18 @@ def _eager(window: Window, requested: Value) -> Reading:
     compiled = bool(wrapped) and not any(wrapped)
     actual = True if eager else False if compiled else None
     evidence = (state("compiling wrappers of the live model", detail),)
+    if compiled and window.facts["compilation_backend"] == "eager":
+        reason = "the compiler's backend is 'eager' (VLLM_CPU_CI_ENV): graphs are traced and run as they stand"
+        return Reading(mode == "NONE", None, evidence, reason=reason)
     return Reading(mode == "NONE", actual, evidence, exercised=_ran(window))
 
 
 def _attention(window: Window, requested: Value) -> Reading:
     found = window.facts["attention_impl"]
     evidence = (state("implementation in every attention layer", found),)
+    if len(found) == 1 and next(iter(found)).startswith(OURS):
+        backend = window.facts["operators"].get("attention")
+        return Reading(None, backend, evidence, exercised=_ran(window), reason=f"the operator {backend} computes it")
     if requested == "model_default" and len(found) == 1:
         return Reading(next(iter(found)), "model_default", evidence, exercised=_ran(window))
     return Reading(None, None, evidence, reason="the layers do not agree on one implementation")
@@ -293,7 +310,7 @@ READERS: dict[str, Callable[[Window, Value], Reading]] = {
     "rollout.max_num_seqs": _sequences,
     "rollout.block_size": _block,
     "rollout.kv_cache_dtype": _kv_dtype,
-    "rollout.custom_ops": _custom_ops,
+    CUSTOM_OPS: _custom_ops,
     "rollout.enable_chunked_prefill": _chunked,
     "rollout.logprobs_mode": _mode,
     "rollout.temperature": _temperature,

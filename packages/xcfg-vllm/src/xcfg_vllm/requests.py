@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,6 +42,13 @@ def transforms(heat: float, top_k: int = 0, top_p: float = 1.0) -> tuple[str, ..
     parts += [f"top_k:{top_k}"] if top_k > 0 else []
     parts += [f"top_p:{top_p!r}"] if top_p < 1.0 else []
     return tuple(parts)
+
+
+def own_transforms(facts: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return what the live head of one rank does to the logits before anybody sees them: soft cap, then scale."""
+    cap, scale = facts["soft_cap"], facts["logit_scale"]
+    parts = [f"soft_cap:{float(cap)!r}"] if cap is not None else []
+    return tuple(parts + ([f"logit_scale:{float(scale)!r}"] if scale not in (None, 1.0) else []))
 
 
 def prompt_length(rollout: Rollout, sequence: int) -> int:

@@ -21,7 +21,7 @@ from xcfg_vllm.capabilities import NATIVE
 from xcfg_vllm.consumed import Consumed
 from xcfg_vllm.force import SAYS
 from xcfg_vllm.knobs import Window, applications
-from xcfg_vllm.requests import GREEDY, Answer, decode, groups, prefill, transforms
+from xcfg_vllm.requests import GREEDY, Answer, decode, groups, own_transforms, prefill, transforms
 
 Score = tuple[ScoreReport, dict[str, torch.Tensor]]
 
@@ -121,7 +121,7 @@ def run_score(
             compute_dtype=computed[0] if len(computed) == 1 else "",
             applications=applications(window, knobs),
             attestations=consumed.attestations(rollout, answers, consumed_last=not forced),
-            transforms=chain,
+            transforms=(*own_transforms(facts[rank]), *chain),
             fold_before=before[rank],
             fold_after=after[rank],
             state_unchanged=before[rank] == after[rank],

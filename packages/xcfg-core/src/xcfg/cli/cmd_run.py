@@ -28,7 +28,9 @@ from xcfg.schema.worker import OPTIONAL_COLUMNS
 @click.option("--columns", default="", metavar="LIST", help=f"Optional score columns: {', '.join(OPTIONAL_COLUMNS)}.")
 @click.option("--workers", type=click.IntRange(1, 64), default=1, show_default=True, help="Engines alive at once.")
 @click.option(
-    "--memory-gib", type=FiniteRange(0, open_=True), help="Memory of all engines at most; one engine always runs."
+    "--memory-gib",
+    type=FiniteRange(0, open_=True),
+    help="Memory of all engines at most; one always runs, unless its runtime reckons that it cannot fit.",
 )
 @click.option("--no-resume", is_flag=True, help="Score and judge again what is already sealed.")
 @click.option("--allow-smoke-operators", is_flag=True, help="Let temporary smoke operators run (cpu-smoke only).")

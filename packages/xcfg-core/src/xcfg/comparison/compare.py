@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,7 +58,8 @@ def compare(
     """Return the judgement of the scores in `tables` (arm -> table) of one frozen rollout.
 
     mismatch = active & (|training - rollout| > threshold), strictly greater, in float64 from the stored
-    values, on the edge of training against `verdict_arm`; no other edge and no figure changes the status.
+    values, on the edge of training against `verdict_arm`; no other edge's difference and no figure changes the
+    status. An arm whose scores are no log probabilities does: such a case is INVALID_ARTIFACT, whoever decides.
     reference: tables of the precision budget by key (see budget.py). Scores recorded in the rollout make the
     arm `recorded` unless `tables` brings it. Raises UnknownNameError for an arm that does not exist.
     """
@@ -147,22 +148,40 @@ def _outcome(
         diffs[f"{edge.name}.mask"] = edge.mask
         diffs[f"{edge.name}.mismatch"] = item.mismatch
         diffs[f"{edge.name}.difference"] = item.difference
-    invalid = Status.INVALID_ARTIFACT.value
+    status, reason = _case(measured)
     comparison = Comparison(
         schema_version=COMPARISON_SCHEMA,
-        status=verdict.status,
-        reason=verdict.reason or _says(verdict.status, verdict.mismatches, verdict.active_tokens, verdict.threshold),
+        status=status,
+        reason=reason,
         verdict_edge=VERDICT_EDGE,
         verdict_arm=verdict_arm,
         threshold=verdict.threshold,
         edges={name: item.result for name, item in measured.items()},
         assessment=assessment,
-        artifact_errors=tuple(
-            dict.fromkeys(item.result.reason for item in measured.values() if item.result.status == invalid)
-        ),
+        artifact_errors=_invalid(measured.values()),
         contract={"source": contract.source, "version": contract.version, "digest": contract.digest},
     )
     return CompareOutcome(comparison, diffs)
+
+
+def _case(measured: Mapping[str, Measured]) -> tuple[str, str]:
+    """Return status and reason of the case: the verdict edge's, unless an arm of the case is no artifact to judge.
+
+    An invalid artifact is a fault of an arm and of no edge, and never a pass (contract, section 4). The reference is
+    no arm of the case: where it is spoilt there is no assessment.
+    """
+    verdict = measured[VERDICT_EDGE].result
+    spoilt = _invalid(item for item in measured.values() if item.result.second != Arm.REFERENCE.value)
+    if spoilt and verdict.status in (Status.PASS.value, Status.MISMATCH.value):
+        return Status.INVALID_ARTIFACT.value, "; ".join(spoilt)
+    said = _says(verdict.status, verdict.mismatches, verdict.active_tokens, verdict.threshold)
+    return verdict.status, verdict.reason or said
+
+
+def _invalid(edges: Iterable[Measured]) -> tuple[str, ...]:
+    """Return the reasons of the edges that have an invalid artifact, each once."""
+    invalid = Status.INVALID_ARTIFACT.value
+    return tuple(dict.fromkeys(item.result.reason for item in edges if item.result.status == invalid))
 
 
 def _says(status: str, mismatches: int, tokens: int, threshold: float | None) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from xcfg.comparison.weights_gate import weight_errors
 from xcfg.identity.attest import expected_attestations
 from xcfg.identity.rollout import Rollout
-from xcfg.schema.identity import SequenceAttestation
+from xcfg.schema.identity import MODEL_S_OWN, SequenceAttestation
 from xcfg.schema.worker import BuildReport, ScoreReport
 
 FIELDS = ("length", "token_ids", "position_ids", "selected_ids")
@@ -46,21 +46,39 @@ def identity_errors(
 def transform_errors(
     reports: Sequence[ScoreReport], training: Sequence[ScoreReport], recorded: tuple[str, ...]
 ) -> list[str]:
-    """Return where the ordered chain of transforms differs: between ranks, sides, or the manifest."""
-    chains: dict[tuple[str, ...], str] = {recorded: "the rollout manifest"}
+    """Return where the ordered chain of transforms differs: between ranks, sides, or the manifest.
+
+    What the checkpoint's own head does (MODEL_S_OWN) must be equal on all ranks of both sides; a manifest, which says
+    how tokens were sampled, need not name it.
+    """
+    told = any(_is_model_s_own(item) for item in recorded)
+    faulty: set[tuple[str, ...]] = set()
+    sound: dict[tuple[str, ...], str] = {}
     errors = []
     for label, group in (("", reports), ("training ", training)):
         for report in group:
-            if report.transforms is None:
-                errors.append(f"{label}rank {report.rank} does not say which transforms its values went through")
-            elif report.transforms not in chains:
-                other = next(iter(chains))
-                errors.append(
-                    f"{label}rank {report.rank} applied the transforms {list(report.transforms)}, "
-                    f"{chains[other]} has {list(other)}"
-                )
-                chains[report.transforms] = f"{label}rank {report.rank}"
+            who, chain = f"{label}rank {report.rank}", report.transforms
+            if chain is None:
+                errors.append(f"{who} does not say which transforms its values went through")
+                continue
+            if chain in faulty or chain in sound:
+                continue
+            sampled = chain if told else tuple(item for item in chain if not _is_model_s_own(item))
+            if sampled != recorded:
+                errors.append(_differs(who, chain, "the rollout manifest", recorded))
+                faulty.add(chain)
+                continue
+            errors += [_differs(who, chain, whose, other) for other, whose in list(sound.items())[:1]]
+            sound[chain] = who
     return errors
+
+
+def _is_model_s_own(item: str) -> bool:
+    return item.partition(":")[0] in MODEL_S_OWN
+
+
+def _differs(who: str, chain: tuple[str, ...], other: str, theirs: tuple[str, ...]) -> str:
+    return f"{who} applied the transforms {list(chain)}, {other} has {list(theirs)}"
 
 
 def _input_errors(rollout: Rollout, reports: Sequence[ScoreReport]) -> Iterator[str]:

@@ -21,7 +21,7 @@ from xcfg.contract import Contract
 from xcfg.errors import ArtifactError
 from xcfg.flow.documents import Actual, IdentityDocument, Requested
 from xcfg.identity.rollout import Rollout
-from xcfg.plugin.readback import is_operator, operator_path
+from xcfg.plugin.readback import ATTENTION, attention_path, is_operator, operator_path
 from xcfg.runtime.evidence import ENDS_AS, ORDER
 from xcfg.schema.codec import evolve
 from xcfg.schema.names import Applied, Arm, Assessment, Status
@@ -54,7 +54,8 @@ def judge(
     """Return the judgement of a case whose arms (and reference tables) lie in `scores`, by name.
 
     Order: settings that are not what was asked for, then identity, then numbers, then undeclared differences.
-    Only training and the verdict arm decide; what is wrong with another arm costs its own edges (contract, section 3).
+    Only training and the verdict arm decide; what another arm differs by, or did not get to score, costs its own edges
+    (contract, section 3). Scores that are no log probabilities are no pass in any arm (section 4; compare.py).
     """
     deciding = deciding_arms(requested.verdict_arm)
     status, reason = _evidence(requested, actual, deciding)
@@ -78,7 +79,7 @@ def judge(
 
 
 def deciding_arms(verdict_arm: str) -> tuple[str, str]:
-    """Return the two arms of the verdict edge: no other arm changes a status."""
+    """Return the two arms of the verdict edge: no difference of another arm changes a status."""
     return (Arm.TRAINING.value, verdict_arm)
 
 
@@ -232,13 +233,14 @@ def _finish(
 
 
 def _declared(requested: Requested) -> set[str]:
-    """Return the declared paths; an operator path also declares the knob that is derived from it."""
+    """Return the declared paths; an operator path also declares the knobs that follow from it."""
     declared = set(requested.delta)
     for path in requested.delta:
         head, _, rest = path.partition(".")
         if head == "operators":
             operation, _, side = rest.rpartition(".")
             declared.add(f"{operator_path(operation)}@{side}")
+            declared |= {attention_path(side)} if operation == ATTENTION else set()
     return declared
 
 

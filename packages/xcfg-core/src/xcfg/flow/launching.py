@@ -10,6 +10,7 @@ from xcfg.operators import ResolutionContext
 from xcfg.plugin._resolve import resolve
 from xcfg.running.launch import LaunchSpec
 from xcfg.runtime.fingerprints import fingerprints
+from xcfg.runtime.machine import memory_gib
 from xcfg.schema._base import Value
 from xcfg.schema.codec import evolve
 from xcfg.schema.knobs import KnobDefinition
@@ -68,8 +69,12 @@ def launch_spec(
     rollout: str = "",
     seed: int = 0,
     fresh: bool = False,
+    memory_budget: int | None = None,
 ) -> LaunchSpec:
     """Return the launch of one engine. rollout: folder of the frozen rollout; empty where there is none yet."""
+    machine = memory_gib()
+    limits = [memory_budget] if memory_budget is not None else []
+    limits += [int(machine * 2**30)] if machine is not None else []
     spec = WorkerSpec(
         protocol=PROTOCOL,
         runtime=descriptor.name,
@@ -84,6 +89,7 @@ def launch_spec(
         world_size=placement.world_size,
         devices=placement.devices,
         seed=seed,
+        memory_bytes=min(limits, default=None),
     )
     prints = fingerprints(
         runtime=descriptor.name,

@@ -17,6 +17,7 @@ from xcfg.flow.runtimes import Runtimes
 from xcfg.operators import OperatorResolutionError, OperatorSession, SemanticOperatorCatalog
 from xcfg.plugin.builtin.knobs import LOGP_BACKEND
 from xcfg.plugin.manager import PluginManager
+from xcfg.plugin.readback import ATTENTION, attention_path
 from xcfg.running.external import EXTERNAL, programs
 from xcfg.running.launch import LaunchSpec
 from xcfg.runtime.environment import scoring_environment
@@ -32,6 +33,7 @@ from xcfg.schema.worker import ScoreRequest
 
 RECORDED_RUNTIME = "recorded"
 SELECTED_LOGPROB = "selected_logprob"
+MODEL_S_OWN = "model_default"
 
 
 @dataclass(frozen=True)
@@ -191,6 +193,7 @@ class Preparer:
             definitions=self.definitions,
             rollout=self.rollout_folder,
             fresh=case.role == Role.FRESH.value,
+            memory_budget=self.options.memory_budget,
         )
         facts = score_facts(
             runtime=descriptor.name,
@@ -278,13 +281,24 @@ class Preparer:
 def _derived(
     knobs: dict[str, Value], case: ExperimentCase, side: str, descriptor: RuntimeDescriptor
 ) -> dict[str, Value]:
-    """Return `knobs` with logp.backend as the operator mapping has it: the mapping is what is executed.
+    """Return `knobs` as the operator mapping has them: the mapping is what is executed.
 
-    An engine that takes no operator and is asked for its own has nothing to set and nothing to read back.
+    logp.backend follows it; an engine that takes no operator and is asked for its own has nothing to set and nothing
+    to read back. An attention backend that is left to the model is not asked for where another one is injected.
     """
+    knobs = _without_model_s_attention(knobs, case, side, descriptor)
     choice = case.operators.get(SELECTED_LOGPROB, {}).get(side)
     if choice is None or LOGP_BACKEND not in knobs:
         return knobs
     if SELECTED_LOGPROB not in descriptor.operators and choice.backend in ENGINES_OWN:
         return {path: value for path, value in knobs.items() if path != LOGP_BACKEND}
     return {**knobs, LOGP_BACKEND: choice.backend}
+
+
+def _without_model_s_attention(
+    knobs: dict[str, Value], case: ExperimentCase, side: str, descriptor: RuntimeDescriptor
+) -> dict[str, Value]:
+    choice = case.operators.get(ATTENTION, {}).get(side)
+    injected = choice is not None and choice.backend not in ENGINES_OWN and ATTENTION in descriptor.operators
+    path = attention_path(side)
+    return {name: value for name, value in knobs.items() if not injected or (name, value) != (path, MODEL_S_OWN)}

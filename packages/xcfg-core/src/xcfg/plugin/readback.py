@@ -16,11 +16,18 @@ from xcfg.schema.runtime import Evidence, KnobApplication
 OPERATOR_KNOB = "logp.backend"
 """The knob of the operator `selected_logprob`; every other operator has the path of `operator_path`."""
 OPERATORS = "operators."
+ATTENTION = "attention"
+"""The operator beside which a side has a knob, `rollout.attention_backend` or `training.attention_backend`."""
 
 
 def operator_path(operation: str) -> str:
     """Return the path under which an adapter reports what ran as `operation` on its side."""
     return OPERATOR_KNOB if operation == "selected_logprob" else f"{OPERATORS}{operation}"
+
+
+def attention_path(side: str) -> str:
+    """Return the knob of one side that names what its model's own attention runs."""
+    return f"{side}.attention_backend"
 
 
 def is_operator(path: str) -> bool:

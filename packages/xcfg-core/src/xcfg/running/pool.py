@@ -42,6 +42,7 @@ class WorkerPool:
     worker_failed, score_started, score_done); what it raises is logged. forkserver: fork CPU workers from a
     process that has imported torch and the adapter (forkserver.py).
 
+    A build that failed is not tried again: every later score of that launch raises the same error at once.
     Not thread-safe: one caller at a time.
     """
 
@@ -65,6 +66,7 @@ class WorkerPool:
         self._forks = ForkStarter(scratch / "forkserver") if forkserver else None
         self._held: dict[str, _Held] = {}
         self._resident: dict[str, int] = {}
+        self._unbuilt: dict[str, ExecutionError] = {}
         self._count = 0
 
     def __enter__(self) -> WorkerPool:
@@ -129,11 +131,13 @@ class WorkerPool:
         request: ScoreRequest,
         check: Callable[[tuple[BuildReport, ...]], None] | None,
     ) -> RawScore:
+        if launch.key in self._unbuilt:
+            raise self._unbuilt[launch.key].with_traceback(None)
         held, reused = self._acquire(launch)
         worker, key = held.worker, launch.key
         try:
             if not worker.builds:
-                worker.wait_ready()
+                self._build(held)
                 self._emit("worker_ready", held, seconds=worker.build_seconds)
                 self._weigh(held)
             if check is not None:
@@ -168,6 +172,14 @@ class WorkerPool:
                 else {}
             ),
         )
+
+    def _build(self, held: _Held) -> None:
+        """Wait until the engine stands; one that does not is remembered, since each try costs as much as the first."""
+        try:
+            held.worker.wait_ready()
+        except ExecutionError as error:
+            self._unbuilt[held.launch.key] = error
+            raise
 
     def _weigh(self, held: _Held) -> None:
         """Remember the most memory that a worker of this launch was seen with; only a budget asks."""

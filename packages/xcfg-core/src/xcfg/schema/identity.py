@@ -44,10 +44,15 @@ class TokenizerRef(Record):
     policy: str = ""
 
 
+MODEL_S_OWN = ("soft_cap", "logit_scale")
+"""Transforms of a chain that a checkpoint's own head makes of its logits, e.g. `soft_cap:30.0`; they come first."""
+
+
 class SamplingRecord(Record):
     """How recorded values were made.
 
-    transform_chain: what the engine applied before it recorded, in order, e.g. ["temperature:0.7", "top_p:0.9"].
+    transform_chain: what the engine applied before it recorded, in order, e.g. ["temperature:0.7", "top_p:0.9"];
+    what the model itself does (MODEL_S_OWN) follows from the checkpoint and need not stand here.
     extra: `stop_ids`, the token ids that ended a sequence, themselves active; missing where none was set.
     """
 

@@ -30,6 +30,7 @@ class WorkerSpec(Record):
     """How to build one engine. Knob values are those of this side, without `@side`.
 
     checkpoint: local folder. rollout: folder of the frozen rollout. devices: `cpu` or `cuda:N`, by local rank.
+    memory_bytes: of this machine, or what --memory-gib allows; None: nobody says.
     """
 
     protocol: str
@@ -45,6 +46,7 @@ class WorkerSpec(Record):
     world_size: int
     devices: tuple[str, ...] = ("cpu",)
     seed: int = 0
+    memory_bytes: int | None = None
 
 
 class WeightReport(Record):
@@ -114,7 +116,8 @@ class RankRecord(Record):
 class ScoreReport(Record):
     """What one rank says after one request. tensors_sha256: of its scores file, empty for role none.
 
-    single_token_forwards, forwards: counted calls of the model. transforms: the chain actually applied.
+    single_token_forwards, forwards: counted calls of the model. transforms: the chain actually applied, the model's
+    own soft cap and logit scale first (`soft_cap:30.0`, `logit_scale:0.0625`): both sides must have the same.
     fold_before, fold_after: of parameters and buffers; before may be the one at the end of the previous score or of
     the build, since a change in between then shows in this score's after. state_unchanged: whether those, modes and
     generators are after the request as they were before; None where nobody looked.
