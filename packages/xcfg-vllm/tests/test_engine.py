@@ -14,7 +14,6 @@ HERE = Path(__file__).parent
 KNOBS = re.findall(r"^def (test_\w+)", (HERE / "suite_knobs.py").read_text(encoding="utf-8"), re.MULTILINE)
 pytestmark = [
     pytest.mark.engine,
-    pytest.mark.slow,
     pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed"),
 ]
 
@@ -30,12 +29,16 @@ def run(target: str) -> None:
     assert " passed" in done.stdout and int(skipped[1] if skipped else 0) == allowed, done.stdout[-500:]
 
 
-@pytest.mark.parametrize("suite", ["suite_engine.py", "suite_operators.py", "suite_contract.py"])
+SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("suite_operators.py", "suite_contract.py")]
+
+
+@pytest.mark.parametrize("suite", ["suite_engine.py", *SLOW])
 def test_the_suite_on_a_real_engine(suite):
     """Failing means what the first failing test of the suite says; its output follows."""
     run(suite)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", KNOBS)
 def test_a_setting_on_a_real_engine(name):
     """Every setting has an engine, hence a process, of its own. Failing means what the test of that name says."""

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 from xcfg.identity.attest import expected_attestations
 from xcfg.identity.rollout import make_rollout
 from xcfg.schema.identity import CheckpointRef, SamplingRecord
@@ -13,6 +14,7 @@ from xcfg.schema.names import Applied, Phase
 from xcfg.schema.runtime import PlacementRequest
 from xcfg_vllm.consumed import Consumed
 from xcfg_vllm.facts import all_reduce_kernels
+from xcfg_vllm.inject.attention import PlainPages
 from xcfg_vllm.knobs import Window, applications
 from xcfg_vllm.placement import placement
 from xcfg_vllm.requests import Answer, own_transforms
@@ -185,3 +187,44 @@ def test_a_cache_that_no_prompt_fills_is_off_or_out_of_sight(asked, length, stat
     facts = {"probe_cached": 0, "max_model_len": length, "block_size": 128}
     found = applications(Window(0, facts, {}, {}, {}), {"rollout.enable_prefix_caching": asked})[0]
     assert found.status is Applied(status), found
+
+
+class Pages(PlainPages):
+    num_kv_heads, head_size = 3, 8
+
+    def __init__(self): ...
+
+
+@pytest.mark.parametrize(
+    "cache",
+    [
+        torch.zeros(5, 2, 16, 3, 8),
+        torch.zeros(5, 3, 16, 16),
+        torch.zeros(5, 16, 3, 16).transpose(1, 2),
+        torch.zeros(1, 3, 16, 16),
+    ],
+    ids=["paired", "joined", "joined, tokens first in memory", "one block"],
+)
+def test_pages_of_an_injected_attention_fill_the_memory_of_every_block_and_no_other(cache):
+    """A key and a value written to one slot come back from it, and lie within the block that vLLM counts as its own."""
+    pages = Pages().plain(cache)
+    assert pages.shape == (len(cache), 16, 2, 3, 8) and pages.data_ptr() == cache.data_ptr()
+    key, value = torch.full((1, 3, 8), 2.0), torch.full((1, 3, 8), 3.0)
+    last = len(cache) - 1
+    Pages().write(pages, key, value, torch.tensor([last * 16 + 7]))
+    assert pages[last, 7, 0].eq(2).all() and pages[last, 7, 1].eq(3).all()
+    assert cache[last].ne(0).sum() == 48 and cache[:last].eq(0).all()
+
+
+@pytest.mark.parametrize(
+    ("cache", "said"),
+    [
+        (torch.zeros(5, 4, 16, 16), "not laid out"),
+        (torch.zeros(5, 3, 16, 8), "not laid out"),
+        (torch.zeros(2, 5, 16, 3, 8), "not laid out"),
+        (torch.zeros(2, 5, 16, 3, 8).transpose(0, 1), "one behind the other"),
+    ],
+)
+def test_a_cache_that_is_laid_out_otherwise_is_refused(cache, said):
+    with pytest.raises(ValueError, match=said):
+        Pages().plain(cache)

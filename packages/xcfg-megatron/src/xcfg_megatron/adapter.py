@@ -23,7 +23,8 @@ from xcfg_megatron.weights import weight_report
 
 XCFG_PRELOAD = ("torch", "megatron.core.models.gpt.gpt_model", "megatron.core.models.gpt.gpt_layer_specs")
 """What `build` imports."""
-PROBE_TOKENS = 4
+PROBE_TOKENS = 16
+"""A multiple of 8, as 8-bit products take."""
 
 
 class MegatronAdapter:

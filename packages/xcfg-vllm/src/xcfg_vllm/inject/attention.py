@@ -62,8 +62,17 @@ class PlainPages:
             raise ValueError(f"an injected attention has no {', '.join(found)}")
 
     def block_size(self, cache: torch.Tensor) -> int:
-        """Return the tokens of a block of the platform's cache; ValueError for a layout that is not its own."""
-        raise NotImplementedError
+        """Return the tokens of a block; ValueError for a cache of neither shape.
+
+        cache: [blocks, 2, tokens of a block, heads, head size], as FlashAttention has it in vLLM 0.25, or
+        [blocks, heads, tokens of a block, 2 * head size], as it has it in 0.32, and the CPU.
+        """
+        shape = tuple(cache.shape)
+        paired = len(shape) == 5 and shape[1] == 2
+        joined = len(shape) == 4 and (shape[1], shape[3]) == (self.num_kv_heads, 2 * self.head_size)
+        if not paired and not joined:
+            raise ValueError(f"a cache of shape {shape} is not laid out as this version of xcfg-vllm knows it")
+        return int(shape[2])
 
     def do_kv_cache_update(self, layer: Any, key: Any, value: Any, kv_cache: torch.Tensor, slot_mapping: Any) -> None:
         """Write this step's keys and values."""
@@ -88,14 +97,21 @@ class PlainPages:
         return output
 
     def plain(self, cache: torch.Tensor) -> torch.Tensor:
-        """Return the cache of one layer as a view [blocks, tokens of a block, 2, heads, head size]."""
+        """Return the cache of one layer as a view [blocks, tokens of a block, 2, heads, head size].
+
+        The view has the memory's own order, so a cache whose blocks do not lie one behind the other is a ValueError.
+        """
         block_size = self.block_size(cache)
         width = self.num_kv_heads * block_size * 2 * self.head_size
         blocks = cache.numel() // width
         if blocks * width != cache.numel():
             raise ValueError(f"a cache of shape {tuple(cache.shape)} does not hold blocks of {block_size} tokens")
         shape = (blocks, block_size, 2, self.num_kv_heads, self.head_size)
-        return cache.view(-1).view(shape)
+        order = sorted(range(1, cache.dim()), key=lambda dim: (cache.shape[dim] > 1, cache.stride(dim)), reverse=True)
+        memory = cache.permute(0, *order)
+        if not memory.is_contiguous():
+            raise ValueError(f"the blocks of a cache of strides {cache.stride()} do not lie one behind the other")
+        return memory.view(shape)
 
     def write(self, pages: torch.Tensor, key: torch.Tensor, value: torch.Tensor, slots: torch.Tensor) -> None:
         """Put key and value [T, heads, head size] into their slots; a slot below zero is padding."""

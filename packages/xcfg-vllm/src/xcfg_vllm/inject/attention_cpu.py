@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import torch
 from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend, CPUAttentionBackendImpl
 
 from xcfg_vllm.inject.attention import PlainPages
@@ -10,10 +9,6 @@ from xcfg_vllm.inject.attention import PlainPages
 
 class InjectedCpuAttention(PlainPages, CPUAttentionBackendImpl):  # type: ignore[misc]  # vllm is not typed here
     """Keys and values in plain pages, the operator in place of the kernel."""
-
-    def block_size(self, cache: torch.Tensor) -> int:
-        """Return the tokens of a block. cache: [blocks, heads, tokens of a block, 2 * head size]."""
-        return int(cache.shape[2])
 
 
 class CpuBackend(CPUAttentionBackend):  # type: ignore[misc]  # vllm is not typed here
