@@ -73,7 +73,7 @@ class Row(Record):
 class Cube(Record):
     """A run. rows: in the order of the plan, the baseline first. missing: planned cases without a valid attempt.
 
-    experiment: the experiment as it was sealed. definitions: what plugins said of each axis (tier, source class, group).
+    experiment: as it was sealed. definitions: what plugins said of each axis (tier, source class, group).
     """
 
     schema_version: str
