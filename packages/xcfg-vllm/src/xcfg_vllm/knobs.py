@@ -252,8 +252,8 @@ def _chunked(window: Window, requested: Value) -> Reading:
 
 def _mode(window: Window, requested: Value) -> Reading:
     actual = str(window.facts["logprobs_mode"])
-    heats = [heat for heat in window.facts.get("temperatures", ()) if heat not in (0.0, 1.0)]
-    exercised = Exercised.UNKNOWN if not window.counters else Exercised.YES if heats else Exercised.NO
+    acting = [item for item in window.facts.get("temperatures", ()) if item not in (0.0, 1.0)]
+    exercised = Exercised.UNKNOWN if not window.counters else Exercised.YES if acting else Exercised.NO
     return Reading(actual, actual, (state("mode of the live sampler", actual),), exercised=exercised)
 
 
