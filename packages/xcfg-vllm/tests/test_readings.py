@@ -12,7 +12,7 @@ from xcfg.schema.identity import CheckpointRef, SamplingRecord
 from xcfg.schema.names import Applied, Phase
 from xcfg.schema.runtime import PlacementRequest
 from xcfg_vllm.consumed import Consumed
-from xcfg_vllm.facts import all_reduce_kernels
+from xcfg_vllm.facts import all_reduce_kernels, told_variables
 from xcfg_vllm.knobs import Window, applications
 from xcfg_vllm.placement import placement
 from xcfg_vllm.requests import Answer, own_transforms
@@ -146,7 +146,12 @@ def test_an_injected_attention_is_not_the_model_s_own(running, operators, status
 
 @pytest.mark.parametrize(
     ("methods", "told"),
-    [({"a.forward_cpu": 3}, ["all"]), ({"a.forward_native": 3}, ["none"]), ({"a.forward_native": 1, "b.f": 2}, [])],
+    [
+        ({"a.forward_cpu": 3}, ["all"]),
+        ({"a.forward_native": 3}, ["none"]),
+        ({"a.forward_native": 1, "b.f": 2}, []),
+        ({}, []),
+    ],
 )
 def test_custom_ops_are_told_where_nobody_asks(methods, told):
     """Failing means that a compiler which turns custom ops off changes two settings and one is seen."""
@@ -185,3 +190,10 @@ def test_a_cache_that_no_prompt_fills_is_off_or_out_of_sight(asked, length, stat
     facts = {"probe_cached": 0, "max_model_len": length, "block_size": 128}
     found = applications(Window(0, facts, {}, {}, {}), {"rollout.enable_prefix_caching": asked})[0]
     assert found.status is Applied(status), found
+
+
+def test_a_secret_of_the_environment_is_not_kept_with_the_evidence():
+    """Failing means that a key which vLLM reads from its environment lies in every attempt that is handed on."""
+    held = {"VLLM_API_KEY": "k", "VLLM_CACHE_ROOT": "/home/a", "VLLM_HOST_IP": "10.0.0.1", "HF_TOKEN": "t"}
+    acting = {"OMP_NUM_THREADS": "2", "VLLM_BATCH_INVARIANT": "1"}
+    assert told_variables({**held, **acting}) == acting

@@ -211,8 +211,9 @@ def _custom_ops(window: Window, requested: Value) -> Reading:
     methods = window.facts["custom_op_methods"]
     native = sum(count for name, count in methods.items() if name.endswith(".forward_native"))
     total = sum(methods.values())
-    actual = "none" if native == total else "all" if native == 0 else None
-    reason = "" if actual else f"{native} of {total} custom-op modules run torch's operations"
+    actual = None if not total else "none" if native == total else "all" if native == 0 else None
+    mixed = f"{native} of {total} custom-op modules run torch's operations"
+    reason = "" if actual else mixed if total else "the model has no custom-op module"
     evidence = (state("methods to which the custom-op modules dispatch", methods),)
     return Reading(",".join(window.facts["custom_ops"]), actual, evidence, exercised=_ran(window), reason=reason)
 

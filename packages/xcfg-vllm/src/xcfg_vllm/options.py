@@ -19,6 +19,7 @@ OWNED = (
     "CUDA_VISIBLE_DEVICES",
 )
 """Variables that this package sets itself."""
+SECRETS = ("KEY", "TOKEN", "SECRET", "PASSWORD")
 SOURCE = "runtime_options of the runtime 'vllm'"
 
 
@@ -74,9 +75,14 @@ def parse_options(document: dict[str, Any]) -> VllmOptions:
     return options
 
 
+def is_secret(name: str) -> bool:
+    """Whether a variable of this name may hold what must not be kept with the evidence."""
+    return any(part in name for part in SECRETS)
+
+
 def _check_variable(name: str, value: str) -> None:
     """Raise ConfigError for a name or a value that no process can have, that is not ours to set, or that is secret."""
-    secret = any(part in name for part in ("KEY", "TOKEN", "SECRET", "PASSWORD"))
+    secret = is_secret(name)
     allowed = name.startswith(VARIABLES) and name not in OWNED and not secret
     if allowed and re.fullmatch(r"[A-Z][A-Z0-9_]*", name) and "\0" not in value:
         return
