@@ -234,22 +234,14 @@ class Scorer:
         reported = latest((*built, *scored))
         owed = requested_of(job.knobs, job.bindings)
         applications = judged(owed, reported, [report.rank for report in raw.reports], job.side)
-        files: dict[str, bytes | Path] = {
-            "score.pt": save_pt(merged.columns, {"arm": job.table, "side": job.side, "key": job.key}),
-            "applications.json": pretty_json(Applications(applications=applications)),
-            "ranks.json": pretty_json(
-                Ranks(
-                    builds=raw.builds,
-                    reports=raw.reports,
-                    records=merged.records,
-                    replica_disagreements=merged.replica_disagreements,
-                )
-            ),
-            "operators.json": pretty_json(job.bindings),
-            "timeline.json": pretty_json(
-                {"seconds": raw.seconds, "spans": [span for report in raw.reports for span in report.timeline]}
-            ),
-        }
+        ranks = Ranks(
+            builds=raw.builds,
+            reports=raw.reports,
+            records=merged.records,
+            replica_disagreements=merged.replica_disagreements,
+        )
+        spans = [span for report in raw.reports for span in report.timeline]
+        files = _files(job, merged.columns, applications, ranks, {"seconds": raw.seconds, "spans": spans})
         files |= {name: path for name, path in raw.logs.items() if path.exists()}
         return read_side_score(self._put(job, files), resumed=False, seconds=raw.seconds)
 
@@ -258,13 +250,8 @@ class Scorer:
             "selected_logprob": self.rollout.tensors["recorded_logprob"],
             "active": self.rollout.active,
         }
-        files: dict[str, bytes | Path] = {
-            "score.pt": save_pt(columns, {"arm": job.table, "side": job.side, "key": job.key}),
-            "applications.json": pretty_json(Applications(applications=())),
-            "ranks.json": pretty_json(Ranks(builds=(), reports=(), records=(), replica_disagreements=())),
-            "operators.json": pretty_json({}),
-            "timeline.json": pretty_json({"seconds": {}, "spans": []}),
-        }
+        nobody = Ranks(builds=(), reports=(), records=(), replica_disagreements=())
+        files = _files(job, columns, (), nobody, {"seconds": {}, "spans": []})
         return read_side_score(self._put(job, files), resumed=False)
 
     def _put(self, job: ScoreJob, files: Mapping[str, bytes | Path]) -> StoredScore:
@@ -287,6 +274,23 @@ class EvidenceRefusedError(ExecutionError):
         """Keep the status in which the case ends and the applications that say why."""
         super().__init__(reason)
         self.status, self.applications, self.logs = status, applications, {}
+
+
+def _files(
+    job: ScoreJob,
+    columns: Mapping[str, NDArray[np.generic]],
+    applications: tuple[KnobApplication, ...],
+    ranks: Ranks,
+    timeline: Mapping[str, Any],
+) -> dict[str, bytes | Path]:
+    """Return the documents of a side score by name; the worker logs lie beside them where a worker ran."""
+    return {
+        "score.pt": save_pt(columns, {"arm": job.table, "side": job.side, "key": job.key}),
+        "applications.json": pretty_json(Applications(applications=applications)),
+        "ranks.json": pretty_json(ranks),
+        "operators.json": pretty_json(job.bindings),
+        "timeline.json": pretty_json(timeline),
+    }
 
 
 def _import_torch() -> None:
