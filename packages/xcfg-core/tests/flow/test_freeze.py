@@ -407,7 +407,7 @@ def test_an_engine_that_does_not_run_what_was_asked_for_samples_nothing(actual, 
     if actual == "bfloat16":
         assert journey._sample(*asked) == SAMPLED
     else:
-        with pytest.raises(LaunchError, match="rollout.dtype on rollout: .*float32") as caught:
+        with pytest.raises(LaunchError, match=r"rollout\.dtype on rollout: .*float32") as caught:
             journey._sample(*asked)
         assert "Nothing was sampled" in caught.value.hint
     assert closed == [1]
