@@ -9,8 +9,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from xcfg.plugin.operators import BoundOperator
 from xcfg.plugin.readback import application
 from xcfg.schema.names import Applied
+from xcfg.schema.operators import OperatorBinding
 from xcfg_megatron import build, patches, read_flags, read_layout, read_operators, score
 from xcfg_megatron.readers import Layout
 
@@ -131,13 +133,12 @@ def test_a_rank_without_active_tokens_is_idle_and_an_unscored_one_is_not():
 
 def test_an_injected_attention_is_not_the_models_own():
     """If this fails, model_default counts as applied while another operator computes attention."""
-    from xcfg_megatron.operators import InjectedAttention
-
-    config = SimpleNamespace(kv_channels=4, context_parallel_size=1)
-    injected = InjectedAttention(config, 1)
-    injected.operator = SimpleNamespace(binding=SimpleNamespace(backend_id="mine"))
+    binding = OperatorBinding(
+        operation="attention", side="training", requested="mine", backend_id="mine", factory="mine:make"
+    )
+    stock, injected = SimpleNamespace(), SimpleNamespace(operator=BoundOperator(binding, max))
     path = "training.attention_backend"
-    for modules, ends in (([torch.nn.Linear(1, 1)] * 2, "applied"), ([injected] * 2, "fallback")):
+    for modules, ends in (([stock, stock], "applied"), ([injected, injected], "fallback")):
         layers = [SimpleNamespace(self_attention=SimpleNamespace(core_attention=module)) for module in modules]
         engine = SimpleNamespace(model=SimpleNamespace(decoder=SimpleNamespace(layers=layers)), forwards=1)
         reading = read_operators.READERS[path](engine, Layout(), "model_default")

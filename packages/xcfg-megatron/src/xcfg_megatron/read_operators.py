@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from xcfg.plugin.operators import backend_meant
+from xcfg.plugin.operators import BoundOperator, backend_meant
 from xcfg.plugin.readback import OPERATOR_KNOB, OPERATORS, Reading, execution, state
 from xcfg.schema._base import Value
 from xcfg.schema.names import Exercised
@@ -78,16 +78,15 @@ def slot_reader(path: str) -> Reader | None:
 
 def _attention(engine: Engine, layout: Layout, requested: Value) -> Reading:
     """The model's own attention is one class in every layer; an injected operator is no default of anybody."""
-    from xcfg_megatron.operators import Injected
-
     modules = [layer.self_attention.core_attention for layer in engine.model.decoder.layers]
     found = {type(module).__qualname__ for module in modules}
     kinds = ", ".join(sorted(found))
     evidence = (state("core attention of every layer", kinds),)
     if len(found) != 1:
         return Reading(kinds, None, evidence, reason="the layers do not agree on one core attention")
-    if isinstance(modules[0], Injected):
-        backend = modules[0].operator.binding.backend_id
+    operator = getattr(modules[0], "operator", None)
+    if isinstance(operator, BoundOperator):
+        backend = operator.binding.backend_id
         return Reading(kinds, backend, evidence, exercised=ran(engine), reason=f"the operator {backend} computes it")
     return Reading(kinds, "model_default", evidence, exercised=ran(engine))
 
