@@ -9,9 +9,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from xcfg.plugin.operators import BoundOperator
 from xcfg.plugin.readback import application
 from xcfg.schema.names import Applied
-from xcfg_megatron import build, patches, read_flags, read_layout, score
+from xcfg.schema.operators import OperatorBinding
+from xcfg_megatron import build, patches, read_flags, read_layout, read_operators, score
 from xcfg_megatron.readers import Layout
 
 MATMUL = "training.disable_bf16_reduced_precision_matmul"
@@ -127,3 +129,17 @@ def test_a_rank_without_active_tokens_is_idle_and_an_unscored_one_is_not():
     for owned, ends in ((0, Applied.APPLIED), (3, Applied.UNOBSERVABLE)):
         layout = Layout(sequences=2, owned=owned, temperature=0.5, policy="mask")
         assert status(path, 0.5, read_layout.READERS[path](engine, layout, 0.5)) is ends
+
+
+def test_an_injected_attention_is_not_the_models_own():
+    """If this fails, model_default counts as applied while another operator computes attention."""
+    binding = OperatorBinding(
+        operation="attention", side="training", requested="mine", backend_id="mine", factory="mine:make"
+    )
+    stock, injected = SimpleNamespace(), SimpleNamespace(operator=BoundOperator(binding, max))
+    path = "training.attention_backend"
+    for modules, ends in (([stock, stock], "applied"), ([injected, injected], "fallback")):
+        layers = [SimpleNamespace(self_attention=SimpleNamespace(core_attention=module)) for module in modules]
+        engine = SimpleNamespace(model=SimpleNamespace(decoder=SimpleNamespace(layers=layers)), forwards=1)
+        reading = read_operators.READERS[path](engine, Layout(), "model_default")
+        assert status(path, "model_default", reading).value == ends, reading

@@ -105,6 +105,14 @@ def test_inherent_values_and_the_operator(built, uneven):
     assert at_build["logp.backend"].evidence[0].kind is EvidenceKind.STATE
 
 
+def test_an_operator_that_nothing_called_was_not_exercised(built, rollout_of):
+    """Failing means that a rank which scored no token vouches for the log probability of those who did."""
+    idle = rollout_of([4], [3], tensors={"active_mask": np.zeros(7, dtype=bool)})
+    found = _by_path(built("training", knobs={"logp.backend": "native"}).score(idle).report)
+    assert found["logp.backend"].exercised is Exercised.NO
+    assert found["training.compute_dtype"].exercised is Exercised.YES
+
+
 def test_other_values_of_inherent_knobs_are_no_pass(built):
     asked = {
         "rollout.tensor_parallel_size": 2,

@@ -13,7 +13,7 @@ from xcfg.schema.identity import CheckpointRef, SamplingRecord
 from xcfg.schema.names import Applied, Phase
 from xcfg.schema.runtime import PlacementRequest
 from xcfg_vllm.consumed import Consumed
-from xcfg_vllm.facts import all_reduce_kernels
+from xcfg_vllm.facts import all_reduce_kernels, told_variables
 from xcfg_vllm.inject.attention import PlainPages
 from xcfg_vllm.knobs import Window, applications
 from xcfg_vllm.placement import placement
@@ -148,7 +148,12 @@ def test_an_injected_attention_is_not_the_model_s_own(running, operators, status
 
 @pytest.mark.parametrize(
     ("methods", "told"),
-    [({"a.forward_cpu": 3}, ["all"]), ({"a.forward_native": 3}, ["none"]), ({"a.forward_native": 1, "b.f": 2}, [])],
+    [
+        ({"a.forward_cpu": 3}, ["all"]),
+        ({"a.forward_native": 3}, ["none"]),
+        ({"a.forward_native": 1, "b.f": 2}, []),
+        ({}, []),
+    ],
 )
 def test_custom_ops_are_told_where_nobody_asks(methods, told):
     """Failing means that a compiler which turns custom ops off changes two settings and one is seen."""
@@ -228,3 +233,10 @@ def test_pages_of_an_injected_attention_fill_the_memory_of_every_block_and_no_ot
 def test_a_cache_that_is_laid_out_otherwise_is_refused(cache, said):
     with pytest.raises(ValueError, match=said):
         Pages().plain(cache)
+
+
+def test_a_secret_of_the_environment_is_not_kept_with_the_evidence():
+    """Failing means that a key which vLLM reads from its environment lies in every attempt that is handed on."""
+    held = {"VLLM_API_KEY": "k", "VLLM_CACHE_ROOT": "/home/a", "VLLM_HOST_IP": "10.0.0.1", "HF_TOKEN": "t"}
+    acting = {"OMP_NUM_THREADS": "2", "VLLM_BATCH_INVARIANT": "1"}
+    assert told_variables({**held, **acting}) == acting

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 from xcfg.arguments import SideArguments, check_sides, understand
-from xcfg.arguments.alone import same
+from xcfg.arguments.alone import Place, same
 from xcfg.arguments.check import has_traps
 from xcfg.errors import UsageError
 from xcfg.schema.arguments import ArgumentRow, ArgumentTable, Condition, Effect, EngineArgument, Outcome, Trap
-from xcfg.schema.knobs import Choice, IntRange, KnobDefinition
+from xcfg.schema.knobs import Choice, IntRange, KnobDefinition, Text
 from xcfg.schema.names import Lifecycle, SourceClass, Target
 
 
@@ -264,3 +264,18 @@ def test_words_that_are_no_option_are_listed():
 def test_values_are_equal_by_kind(first, second, equal):
     """Failing means that a switch is taken for a number, so that `1` rank fires the trap of a switch."""
     assert same(first, second) is equal
+
+
+@pytest.mark.parametrize(
+    ("domain", "value", "offered"),
+    [
+        (IntRange(maximum=4), 4, True),
+        (IntRange(maximum=4), 8, False),
+        (Text(pattern="[A-Z_]+"), "FLASH_ATTN", True),
+        (Text(pattern="[A-Z_]+"), "flash", False),
+    ],
+)
+def test_a_case_asks_only_for_what_an_experiment_may(domain, value, offered):
+    """Failing means that the command which would confirm a finding is refused by the planner."""
+    place = Place("cpu", "xcfg run mine.json", {"rollout.any": knob("rollout.any", domain)})
+    assert (place.case("rollout.any", value) is not None) is offered

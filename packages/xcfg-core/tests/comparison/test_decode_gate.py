@@ -99,6 +99,15 @@ def test_a_first_token_may_open_every_turn_and_recomputed_is_a_tag(replay):
     assert decode_errors(rollout, {**columns, "phase": phase}, reports(4)) == []
 
 
+@pytest.mark.parametrize("name", ["step_batch", "owner_rank"])
+@pytest.mark.parametrize("spoil", [lambda column: column[:-1], lambda column: np.full(len(column), np.nan)])
+def test_a_column_that_counts_no_steps_is_an_error(replay, name, spoil):
+    """Failing means that stored columns of another form end a verification in a traceback, or loosen its bound."""
+    rollout, columns = replay
+    (error,) = decode_errors(rollout, {**columns, name: spoil(columns[name])}, reports(4))
+    assert error.startswith(f"its column {name!r} is no integer per token")
+
+
 def test_without_two_tokens_in_a_row_nothing_is_decoded(rollout_of):
     rollout = rollout_of([2, 2])
     phase = np.asarray([0, 1, 0, 1], dtype=np.int8)

@@ -201,4 +201,4 @@ def test_the_mask_can_be_recomputed_offline(pairs: list[tuple[float, float]]) ->
     assert diffs[f"{edge}.difference"][1:].tolist() == [a - b for a, b in pairs]
     assert diffs[f"{edge}.mask"].tolist() == active.tolist()
     assert outcome.comparison.status == ("MISMATCH" if any(expected) else "PASS")
-    assert outcome.thresholds[edge] == threshold
+    assert outcome.comparison.edges[edge].threshold == threshold

@@ -10,13 +10,24 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from xcfg.errors import ConfigError, ExecutionError, IdentityError, UnknownNameError, UsageError, WorkerError
+from xcfg.errors import (
+    ConfigError,
+    ExecutionError,
+    IdentityError,
+    LaunchError,
+    UnknownNameError,
+    UsageError,
+    WorkerError,
+)
 from xcfg.flow import freeze as journey
 from xcfg.flow.checkpoints import Checkpoint
 from xcfg.flow.freeze import FreezeOptions, _rollout, freeze, stop_ids
 from xcfg.flow.prompts import check_length, check_vocabulary, read_prompts
 from xcfg.identity.rollout import read_rollout
-from xcfg.schema.runtime import RuntimeDescriptor
+from xcfg.plugin.readback import state
+from xcfg.schema.names import Applied, Lifecycle
+from xcfg.schema.runtime import KnobApplication, RuntimeDescriptor
+from xcfg.schema.worker import BuildReport
 
 
 @pytest.fixture
@@ -360,3 +371,43 @@ def test_an_engine_that_fails_leaves_nothing_beside_the_output(sampler, options,
     with pytest.raises(WorkerError):
         freeze(sampler.manager, options(output=tmp_path / "new" / "o"))
     assert list((tmp_path / "new").iterdir()) == []
+
+
+@pytest.mark.parametrize("actual", ["float32", "bfloat16"])
+def test_an_engine_that_does_not_run_what_was_asked_for_samples_nothing(actual, options, monkeypatch):
+    """Failing means that a manifest names settings of its generator which never ran."""
+    found = KnobApplication(
+        path="rollout.dtype",
+        side="rollout",
+        rank=0,
+        requested="bfloat16",
+        materialized="bfloat16",
+        actual=actual,
+        status=Applied.APPLIED,
+        lifecycle=Lifecycle.ENGINE_CONSTRUCTION,
+        evidence=(state("parameters of the live model", actual),),
+    )
+    closed = []
+
+    class Pool:
+        def __init__(self, *_, **__):
+            pass
+
+        def generate(self, launch, request, *, check):
+            check((BuildReport(rank=0, world_size=1, applications=(found,)),))
+            return SimpleNamespace(generated={0: SAMPLED})
+
+        def close(self):
+            closed.append(1)
+
+    spec = SimpleNamespace(knobs={"rollout.dtype": "bfloat16", "batch.size": 8}, operators={}, side="rollout")
+    monkeypatch.setattr(journey, "WorkerPool", Pool)
+    monkeypatch.setattr(journey, "_launch", lambda *_: (SimpleNamespace(spec=spec), None))
+    asked = (SimpleNamespace(knobs=dict), DESCRIPTOR, CHECKPOINT, PROMPTS, options())
+    if actual == "bfloat16":
+        assert journey._sample(*asked) == SAMPLED
+    else:
+        with pytest.raises(LaunchError, match=r"rollout\.dtype on rollout: .*float32") as caught:
+            journey._sample(*asked)
+        assert "Nothing was sampled" in caught.value.hint
+    assert closed == [1]

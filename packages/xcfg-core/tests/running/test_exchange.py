@@ -167,3 +167,6 @@ def test_payload_must_have_the_reported_digest(tmp_path):
 def test_faults_are_read(tmp_path):
     (tmp_path / files.fault_file(7)).write_text(json.dumps({"rank": 0, "world_size": 1, "error": "taken"}))
     assert [report.error for report in files.read_faults(tmp_path)] == ["taken"]
+    (tmp_path / files.fault_file(8)).write_text("not json")
+    with pytest.raises(files.ProtocolError, match="a fault report cannot be read"):
+        files.read_faults(tmp_path)

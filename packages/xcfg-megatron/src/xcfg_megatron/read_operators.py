@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from xcfg.plugin.operators import backend_meant
+from xcfg.plugin.operators import BoundOperator, backend_meant
 from xcfg.plugin.readback import OPERATOR_KNOB, OPERATORS, Reading, execution, state
 from xcfg.schema._base import Value
 from xcfg.schema.names import Exercised
@@ -77,10 +77,18 @@ def slot_reader(path: str) -> Reader | None:
 
 
 def _attention(engine: Engine, layout: Layout, requested: Value) -> Reading:
-    found = {type(layer.self_attention.core_attention).__qualname__ for layer in engine.model.decoder.layers}
-    evidence = (state("core attention of every layer", ", ".join(sorted(found))),)
-    actual = "model_default" if len(found) == 1 else None
-    return Reading(", ".join(sorted(found)), actual, evidence, exercised=ran(engine))
+    """The model's own attention is one class in every layer; an injected operator is no default of anybody."""
+    modules = [layer.self_attention.core_attention for layer in engine.model.decoder.layers]
+    found = {type(module).__qualname__ for module in modules}
+    kinds = ", ".join(sorted(found))
+    evidence = (state("core attention of every layer", kinds),)
+    if len(found) != 1:
+        return Reading(kinds, None, evidence, reason="the layers do not agree on one core attention")
+    operator = getattr(modules[0], "operator", None)
+    if isinstance(operator, BoundOperator):
+        backend = operator.binding.backend_id
+        return Reading(kinds, backend, evidence, exercised=ran(engine), reason=f"the operator {backend} computes it")
+    return Reading(kinds, "model_default", evidence, exercised=ran(engine))
 
 
 READERS: dict[str, Reader] = {OPERATOR_KNOB: _logp, "training.attention_backend": _attention}

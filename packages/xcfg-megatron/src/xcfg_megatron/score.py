@@ -90,9 +90,7 @@ def run_score(
     sheet = Sheet.empty(total, temperature, str(knobs.get(VOCABULARY, engine.options.vocab_padding_policy)))
     rng = torch.get_rng_state()
     size = int(str(knobs.get("batch.size", 8)))
-    order = list(range(rollout.sequence_count))
-    if request.shuffle_seed is not None:
-        order = [int(item) for item in np.random.default_rng(request.shuffle_seed).permutation(order)]
+    order = _order(rollout, request.shuffle_seed)
     with torch.no_grad():
         for start in range(0, len(order), size):
             _batch(engine, rollout, order[start : start + size], sheet)
@@ -127,13 +125,21 @@ def run_score(
         seconds=time.perf_counter() - started,
         timeline=tuple(sheet.timeline),
     )
-    columns = {
+    return report, _columns(rollout, sheet)
+
+
+def _order(rollout: Rollout, seed: int | None) -> list[int]:
+    order = list(range(rollout.sequence_count))
+    return order if seed is None else [int(item) for item in np.random.default_rng(seed).permutation(order)]
+
+
+def _columns(rollout: Rollout, sheet: Sheet) -> dict[str, torch.Tensor]:
+    return {
         "selected_logprob": torch.from_numpy(sheet.values),
         "active": torch.from_numpy(rollout.active.copy()),
         "phase": torch.from_numpy(np.where(rollout.active, int(Phase.PREFILL), 0).astype(np.int8)),
         "weight_version": torch.from_numpy(rollout.tensors["weight_version"].astype(np.int32)),
     }
-    return report, columns
 
 
 def _check(request: ScoreRequest, rollout: Rollout, chain: tuple[str, ...]) -> None:

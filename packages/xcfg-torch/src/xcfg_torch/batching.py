@@ -49,11 +49,6 @@ class Batch:
     attention_mask: NDArray[np.bool_] | None
     cells: tuple[Cell, ...]
 
-    @property
-    def padded_cells(self) -> int:
-        """Cells that hold no token of a sequence."""
-        return int(self.input_ids.size - sum(cell.piece.length for cell in self.cells))
-
 
 def take_piece(rollout: Rollout, sequence: int, length: int | None = None) -> Piece:
     """Return the first `length` tokens (all by default) of one sequence of `rollout`."""

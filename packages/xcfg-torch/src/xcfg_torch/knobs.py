@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from xcfg.plugin.operators import backend_meant
-from xcfg.plugin.readback import Reading, application, execution, state, unknown
+from xcfg.plugin.readback import OPERATOR_KNOB, Reading, application, execution, state, unknown
 from xcfg.schema._base import Value
 from xcfg.schema.names import EvidenceKind, Exercised, Lifecycle
 from xcfg.schema.runtime import Evidence, KnobApplication
@@ -23,6 +23,8 @@ from xcfg_torch.mixed_knobs import MASTER, OUTPUT, SAME, UNCAST
 from xcfg_torch.mixed_precision import live_policies, returned_by_root
 
 REQUEST_KNOBS = ("batch.size", "batch.padding_side", "batch.packing")
+OPTIONS = "logprob."
+"""What the path of an option of the injected operator begins with."""
 
 
 Reader = Callable[[Engine, Value], Reading]
@@ -38,7 +40,7 @@ def construction_applications(engine: Engine, knobs: dict[str, Value], *, scored
         if path in REQUEST_KNOBS:
             continue
         reader = READERS.get(path)
-        if reader is None and not path.startswith("logprob."):
+        if reader is None and not path.startswith(OPTIONS):
             result.append(unknown(path, value, runtime="torch", side=engine.side, rank=engine.rank))
             continue
         reading = _operator_option(engine, path) if reader is None else reader(engine, value)
@@ -48,11 +50,17 @@ def construction_applications(engine: Engine, knobs: dict[str, Value], *, scored
                 reading.actual,
                 reading.evidence,
                 reading.lifecycle,
-                Exercised.YES,
+                _shown_by_a_score(engine, path),
                 reading.reason,
             )
         result.append(application(path, value, reading, side=engine.side, rank=engine.rank))
     return tuple(result)
+
+
+def _shown_by_a_score(engine: Engine, path: str) -> Exercised:
+    """Return what a score says of a setting that acts in every forward; one of the operator acts where it is called."""
+    of_the_operator = path == OPERATOR_KNOB or path.startswith(OPTIONS)
+    return Exercised.NO if of_the_operator and not engine.operator.calls else Exercised.YES
 
 
 def _dtype(engine: Engine, requested: Value) -> Reading:
@@ -177,7 +185,7 @@ READERS: dict[str, Reader] = {
     "training.sharding": _sharding,
     MASTER: _master,
     OUTPUT: _output,
-    "logp.backend": _logp_backend,
+    OPERATOR_KNOB: _logp_backend,
     "rollout.tensor_parallel_size": _inherent(1, Lifecycle.PROCESS_START, "one process holds the whole model"),
     "rollout.context_parallel_size": _inherent(1, Lifecycle.PROCESS_START, "one process holds the whole context"),
     "rollout.enable_prefix_caching": _inherent(

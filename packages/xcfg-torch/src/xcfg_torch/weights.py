@@ -41,8 +41,9 @@ def weight_report(model: Any, dtype: str, sharding: Sharding, aliases: dict[str,
         tensors[name] = weight_digest(full.detach() if sharded else _cast(full.detach(), dtype))
     if sharded and len(found) == 1:
         (dtype,) = found
+    stored = model.state_dict(keep_vars=True)
     for name, buffer in model.named_buffers():
-        if name in model.state_dict(keep_vars=True):
+        if name in stored:
             tensors[name] = weight_digest(_cast(buffer.detach(), dtype))
     return WeightReport(
         method="digest",

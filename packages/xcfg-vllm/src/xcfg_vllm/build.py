@@ -186,9 +186,8 @@ def engine_arguments(spec: WorkerSpec, options: VllmOptions) -> dict[str, Any]:
         arguments["compilation_config"] = {"custom_ops": [spec.knobs["rollout.custom_ops"]]}
     if not on_cuda:
         return arguments
-    if (
-        options.kv_cache_gib is not None
-    ):  # then vLLM does not measure what is free, so that engines may start side by side
+    if options.kv_cache_gib is not None:
+        # Then vLLM does not measure what is free, so that engines may start side by side.
         arguments["kv_cache_memory_bytes"] = options.kv_cache_gib << 30
     return {**arguments, "gpu_memory_utilization": options.gpu_memory_utilization}
 

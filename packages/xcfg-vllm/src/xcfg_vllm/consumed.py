@@ -23,7 +23,7 @@ class Consumed:
 
     phase, step_batch: of the forward whose logits predict the token. single_token_forwards: those in which a request
     had one token of its response; others may prefill in the same step. max_tokens, max_requests: of the largest
-    forward. from_cache: tokens that a prefix cache brought. complete: sequences taken in so far.
+    forward. complete: sequences taken in so far.
     """
 
     total: int
@@ -37,7 +37,6 @@ class Consumed:
     max_tokens: int = 0
     max_requests: int = 0
     chunked: int = 0
-    from_cache: int = 0
     complete: list[slice] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -85,7 +84,6 @@ class Consumed:
                 self.ids[brought] = prefix
                 self.positions[brought] = np.arange(len(prefix))
                 self.entered[brought] += 1
-                self.from_cache += len(prefix)
             self.complete.append(span)
 
     def _prefixes(self, length: int) -> set[bytes]:

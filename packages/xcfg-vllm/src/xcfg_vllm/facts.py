@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
 
 from xcfg_vllm.inject import registry
+from xcfg_vllm.options import is_secret
 
 VARIABLES = ("VLLM_", "NCCL_", "CUBLAS_", "TORCH_", "OMP_", "MKL_")
+PLACES = ("_ADDR", "_CACHE", "_DIR", "_HOME", "_HOST", "_IP", "_PATH", "_ROOT", "_URL")
+"""Endings of variables that name a host or a folder; facts are kept with the evidence, so these are left out."""
 BATCH_INVARIANT = (
     "vllm.model_executor.determinism.batch_invariant",
     "vllm.model_executor.layers.batch_invariant",
@@ -78,9 +81,18 @@ def read_facts(rank: int, runner: Any, config: Any) -> dict[str, Any]:
         "all_reduce_kernels": all_reduce_kernels(group),
         "soft_cap": _head_attribute(modules, "soft_cap"),
         "logit_scale": _head_attribute(modules, "scale"),
-        "environment": {name: value for name, value in sorted(os.environ.items()) if name.startswith(VARIABLES)},
+        "environment": told_variables(os.environ),
         "device": str(runner.device),
         "threads": torch.get_num_threads(),
+    }
+
+
+def told_variables(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that may choose what runs, without those that may hold a secret, a host or a folder."""
+    return {
+        name: value
+        for name, value in sorted(environ.items())
+        if name.startswith(VARIABLES) and not is_secret(name) and not name.endswith(PLACES)
     }
 
 

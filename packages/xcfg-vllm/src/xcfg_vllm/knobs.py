@@ -211,8 +211,9 @@ def _custom_ops(window: Window, requested: Value) -> Reading:
     methods = window.facts["custom_op_methods"]
     native = sum(count for name, count in methods.items() if name.endswith(".forward_native"))
     total = sum(methods.values())
-    actual = "none" if native == total else "all" if native == 0 else None
-    reason = "" if actual else f"{native} of {total} custom-op modules run torch's operations"
+    actual = None if not total else "none" if native == total else "all" if native == 0 else None
+    mixed = f"{native} of {total} custom-op modules run torch's operations"
+    reason = "" if actual else mixed if total else "the model has no custom-op module"
     evidence = (state("methods to which the custom-op modules dispatch", methods),)
     return Reading(",".join(window.facts["custom_ops"]), actual, evidence, exercised=_ran(window), reason=reason)
 
@@ -252,8 +253,8 @@ def _chunked(window: Window, requested: Value) -> Reading:
 
 def _mode(window: Window, requested: Value) -> Reading:
     actual = str(window.facts["logprobs_mode"])
-    heats = [heat for heat in window.facts.get("temperatures", ()) if heat not in (0.0, 1.0)]
-    exercised = Exercised.UNKNOWN if not window.counters else Exercised.YES if heats else Exercised.NO
+    acting = [item for item in window.facts.get("temperatures", ()) if item not in (0.0, 1.0)]
+    exercised = Exercised.UNKNOWN if not window.counters else Exercised.YES if acting else Exercised.NO
     return Reading(actual, actual, (state("mode of the live sampler", actual),), exercised=exercised)
 
 

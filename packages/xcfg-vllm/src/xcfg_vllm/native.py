@@ -1,4 +1,4 @@
-"""The operator backend that leaves vLLM's own log probability in place."""
+"""The backend of `selected_logprob` that leaves vLLM's own in place; of its layers see inject/native.py."""
 
 from __future__ import annotations
 

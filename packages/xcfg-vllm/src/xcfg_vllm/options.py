@@ -19,6 +19,9 @@ OWNED = (
     "CUDA_VISIBLE_DEVICES",
 )
 """Variables that this package sets itself."""
+SECRETS = ("KEY", "TOKEN", "SECRET", "PASSWORD")
+LOADED = ("_PATH", "_DIR", "_ROOT", "_PLUGIN")
+"""Endings of variables that name code or folders of a machine (CUDA_INJECTION64_PATH, NCCL_NET_PLUGIN)."""
 SOURCE = "runtime_options of the runtime 'vllm'"
 
 
@@ -32,7 +35,8 @@ class VllmOptions(Input, frozen=True):
     async_scheduling: prepare the next step while this one runs; forced replay through a logits processor needs false.
     prompts_read_cache: let prefill requests read a prefix cache; vLLM returns what lay in memory, often 0.0, for the
     tokens it brings, and xcfg takes such a token as not scored.
-    environment: variables of the engine's processes, of the names VLLM_*, NCCL_*, CUBLAS_*, TORCH_* and CUDA_*.
+    environment: variables of the engine's processes, of the names VLLM_*, NCCL_*, CUBLAS_*, TORCH_* and CUDA_*; none
+    that names code or a folder of the machine.
     """
 
     max_model_len: int | None = None
@@ -74,10 +78,16 @@ def parse_options(document: dict[str, Any]) -> VllmOptions:
     return options
 
 
+def is_secret(name: str) -> bool:
+    """Whether a variable of this name may hold what must not be kept with the evidence."""
+    return any(part in name for part in SECRETS)
+
+
 def _check_variable(name: str, value: str) -> None:
     """Raise ConfigError for a name or a value that no process can have, that is not ours to set, or that is secret."""
-    secret = any(part in name for part in ("KEY", "TOKEN", "SECRET", "PASSWORD"))
-    allowed = name.startswith(VARIABLES) and name not in OWNED and not secret
+    secret = is_secret(name)
+    loads = name.endswith(LOADED)
+    allowed = name.startswith(VARIABLES) and name not in OWNED and not secret and not loads
     if allowed and re.fullmatch(r"[A-Z][A-Z0-9_]*", name) and "\0" not in value:
         return
     hint = (
@@ -85,6 +95,8 @@ def _check_variable(name: str, value: str) -> None:
     )
     if secret:
         hint = "What stands in an experiment is kept with its evidence; set secrets in the environment of xcfg."
+    elif loads:
+        hint = "An experiment that is handed on must not choose code or folders of the machine that runs it."
     raise ConfigError(
         f"the variable {name!r} cannot be set here", source=SOURCE, path=f"$.environment.{name}", hint=hint
     )

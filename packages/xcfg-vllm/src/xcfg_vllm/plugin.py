@@ -1,4 +1,4 @@
-"""The plugin `vllm`: the rollout runtime, its knobs, and the engine's own log probability as a backend."""
+"""The plugin `vllm`: the rollout runtime, its knobs, and what the engine brings itself as operator backends."""
 
 from __future__ import annotations
 
@@ -25,5 +25,5 @@ def xcfg_knobs() -> tuple[KnobDefinition, ...]:
 
 @hookimpl
 def xcfg_operator_backends() -> tuple[OperatorBackendDescriptor, ...]:
-    """Return the engine's own selected log probability."""
+    """Return the engine's own selected log probability and the ids of its own layers."""
     return BACKENDS

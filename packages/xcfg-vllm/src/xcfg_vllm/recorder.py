@@ -81,8 +81,8 @@ class V1Recorder(Recorder):
         total = int(starts[-1]) if names else 0
         if input_ids is not None and positions is not None and total <= len(input_ids):
             self.forwards.append((names, counts, input_ids[:total].tolist(), positions[..., :total].tolist()))
-            heats = self.runner.input_batch.temperature_cpu[: len(names)].tolist()
-            self.temperatures.update(round(float(heat), DIGITS) for heat in heats)
+            held = self.runner.input_batch.temperature_cpu[: len(names)].tolist()
+            self.temperatures.update(round(float(item), DIGITS) for item in held)
         return self._forward(input_ids, positions, *args, **kwargs)
 
 
@@ -105,8 +105,8 @@ class V2Recorder(Recorder):
         self.forwards.append(
             (list(batch.req_ids), counts, batch.input_ids[:total].tolist(), batch.positions[:total].tolist())
         )
-        heats = self.runner.sampler.sampling_states.temperature.np[batch.idx_mapping_np]
-        self.temperatures.update(round(float(heat), DIGITS) for heat in heats)
+        held = self.runner.sampler.sampling_states.temperature.np[batch.idx_mapping_np]
+        self.temperatures.update(round(float(item), DIGITS) for item in held)
         return batch
 
 

@@ -33,12 +33,12 @@ class Answer:
     cached: int
 
 
-def transforms(heat: float, top_k: int = 0, top_p: float = 1.0) -> tuple[str, ...]:
+def transforms(temperature: float, top_k: int = 0, top_p: float = 1.0) -> tuple[str, ...]:
     """Return the ordered transforms between logits and processed values; one that does nothing is left out.
 
     A greedy request (temperature 0) leaves the logits as they are.
     """
-    parts = [f"temperature:{heat!r}"] if heat not in (GREEDY, 1.0) else []
+    parts = [f"temperature:{temperature!r}"] if temperature not in (GREEDY, 1.0) else []
     parts += [f"top_k:{top_k}"] if top_k > 0 else []
     parts += [f"top_p:{top_p!r}"] if top_p < 1.0 else []
     return tuple(parts)
@@ -63,14 +63,14 @@ def groups(order: Sequence[int], size: int) -> Iterable[Sequence[int]]:
     return (order[start : start + size] for start in range(0, len(order), size))
 
 
-def prefill(engine: Engine, rollout: Rollout, order: Sequence[int], heat: float) -> list[Answer]:
-    """Score whole sequences through prompt log probabilities, which no temperature (heat) reaches."""
+def prefill(engine: Engine, rollout: Rollout, order: Sequence[int], temperature: float) -> list[Answer]:
+    """Score whole sequences through prompt log probabilities, which no temperature reaches."""
     from vllm import SamplingParams
 
     reads = {"skip_reading_prefix_cache": False} if engine.options.prompts_read_cache else {}
     params = SamplingParams(
         max_tokens=1,
-        temperature=heat,
+        temperature=temperature,
         prompt_logprobs=0,
         flat_logprobs=True,
         detokenize=False,
@@ -89,8 +89,8 @@ def prefill(engine: Engine, rollout: Rollout, order: Sequence[int], heat: float)
     return answers
 
 
-def decode(engine: Engine, rollout: Rollout, order: Sequence[int], heat: float) -> list[Answer]:
-    """Replay every token from the first active one on, each forced, each from a real decode step; heat: temperature."""
+def decode(engine: Engine, rollout: Rollout, order: Sequence[int], temperature: float) -> list[Answer]:
+    """Replay every token from the first active one on, each forced, each from a real decode step."""
     from vllm import SamplingParams
 
     prompts, params, forced = [], [], []
@@ -104,7 +104,7 @@ def decode(engine: Engine, rollout: Rollout, order: Sequence[int], heat: float) 
         params.append(
             SamplingParams(
                 max_tokens=len(ids) - start,
-                temperature=heat,
+                temperature=temperature,
                 ignore_eos=True,
                 logprobs=0,
                 flat_logprobs=True,

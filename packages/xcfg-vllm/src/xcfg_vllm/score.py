@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,46 @@ class UnsupportedRequestError(WorkerError):
     error_kind = "unsupported"
 
 
+@dataclass
+class Taken:
+    """What one rank took down over all groups of a score, added up.
+
+    linear_inputs, head_inputs: dtype -> calls. head_rows: rows of the head's input -> calls. calls: of injected
+    operators. temperatures: of the live batches.
+    """
+
+    consumed: Consumed
+    linear_inputs: Counter[str] = field(default_factory=Counter)
+    head_inputs: Counter[str] = field(default_factory=Counter)
+    head_rows: Counter[str] = field(default_factory=Counter)
+    calls: Counter[str] = field(default_factory=Counter)
+    temperatures: set[float] = field(default_factory=set)
+
+    def add(self, rollout: Rollout, answers: Sequence[Answer], entered: Mapping[str, Any], *, decode: bool) -> None:
+        """Add what `xcfg_taken` returned after one group of requests."""
+        self.consumed.take(rollout, answers, entered["forwards"], decode=decode)
+        self.linear_inputs.update(entered["linear_inputs"])
+        self.head_inputs.update(entered["head_inputs"])
+        self.head_rows.update(entered["head_rows"])
+        self.calls.update({name: int(item["calls"]) for name, item in entered["operators"].items()})
+        self.temperatures.update(entered["temperatures"])
+
+    @property
+    def seen(self) -> dict[str, Any]:
+        """What the readers of knobs look at beside the facts of the rank."""
+        return {
+            "linear_inputs": dict(self.linear_inputs),
+            "head_inputs": dict(self.head_inputs),
+            "temperatures": sorted(self.temperatures),
+        }
+
+    @property
+    def compute_dtype(self) -> str:
+        """The one dtype that entered the linear layers, or the head of a compiled model; empty where several did."""
+        found = list(self.linear_inputs or self.head_inputs)
+        return found[0] if len(found) == 1 else ""
+
+
 def run_score(
     engine: Engine,
     knobs: Mapping[str, Value],
@@ -51,35 +92,70 @@ def run_score(
     forced = request.arm == Arm.ROLLOUT_DECODE.value
     _check(request, rollout, engine, bindings)
     before = list(folds)
-    order = _order(rollout, request.shuffle_seed)
     size = int(str(knobs.get("batch.size", 8)))
-    heat = float(str(knobs.get("rollout.temperature", GREEDY)))
+    temperature = float(str(knobs.get("rollout.temperature", GREEDY)))
     raw = engine.arguments.get("logprobs_mode", RAW) == RAW
-    chain = transforms(heat) if forced and not raw else ()
-    total = len(rollout.token_ids)
-    ranks = [Consumed(total) for _ in range(engine.world_size)]
-    seen_by: list[Counter[str]] = [Counter() for _ in ranks]
-    left_by: list[Counter[str]] = [Counter() for _ in ranks]
-    head_rows: list[Counter[str]] = [Counter() for _ in ranks]
-    called: list[Counter[str]] = [Counter() for _ in ranks]
-    heats: list[set[float]] = [set() for _ in ranks]
+    chain = transforms(temperature) if forced and not raw else ()
+    ranks = [Taken(Consumed(len(rollout.token_ids))) for _ in range(engine.world_size)]
+    submitted = list(groups(_order(rollout, request.shuffle_seed), size))
+    answers, timeline = _run_groups(engine, rollout, submitted, ranks, temperature, forced=forced)
+    after = [str(fold) for fold in engine.every_rank("xcfg_fold")]
+    folds[:] = after
+    facts = engine.every_rank("xcfg_facts")
+    result: list[Score] = []
+    for rank, taken in enumerate(ranks):
+        seen = {**facts[rank], **engine.scheduler(), **taken.seen, **built}
+        counters = _counters(taken, rollout, answers, max(map(len, submitted), default=0))
+        window = Window(rank, seen, counters, engine.arguments, bindings, counters["cached_tokens"])
+        report = ScoreReport(
+            request_id=request.id,
+            rank=rank,
+            record=_record(engine, rollout, rank, seen),
+            compute_dtype=taken.compute_dtype,
+            applications=applications(window, knobs),
+            attestations=taken.consumed.attestations(rollout, answers, consumed_last=not forced),
+            transforms=(*own_transforms(facts[rank]), *chain),
+            fold_before=before[rank],
+            fold_after=after[rank],
+            state_unchanged=before[rank] == after[rank],
+            forwards=taken.consumed.forwards,
+            single_token_forwards=taken.consumed.single_token_forwards,
+            counters=counters,
+            mechanism={
+                "scorer": SAYS[engine.mechanism] if forced else "prompt log probabilities",
+                "runner": seen["runner"],
+                "async_scheduling": seen["async_scheduling"],
+                "head_rows": dict(taken.head_rows),
+                "batch_size": size,
+                "shuffle_seed": request.shuffle_seed,
+            },
+            seconds=time.perf_counter() - started,
+            timeline=timeline,
+        )
+        result.append((report, _columns(rollout, answers, taken.consumed, forced) if rank == 0 else {}))
+    return result
+
+
+def _run_groups(
+    engine: Engine,
+    rollout: Rollout,
+    submitted: Sequence[Sequence[int]],
+    ranks: Sequence[Taken],
+    temperature: float,
+    *,
+    forced: bool,
+) -> tuple[list[Answer], tuple[dict[str, Any], ...]]:
+    """Run one group of sequences after the other from an empty prefix cache; return all answers and the timeline."""
     answers: list[Answer] = []
+    timeline: list[dict[str, Any]] = []
+    ask = decode if forced else prefill
     engine.forget_prefixes()
-    largest = 0
-    timeline = []
-    for index, group in enumerate(groups(order, size)):
+    for index, group in enumerate(submitted):
         began = time.perf_counter()
         engine.every_rank("xcfg_begin")
-        found = decode(engine, rollout, group, heat) if forced else prefill(engine, rollout, group, heat)
-        taken = engine.every_rank("xcfg_taken")
-        for rank, (consumed, entered) in enumerate(zip(ranks, taken, strict=True)):
-            consumed.take(rollout, found, entered["forwards"], decode=forced)
-            seen_by[rank].update(entered["linear_inputs"])
-            left_by[rank].update(entered["head_inputs"])
-            heats[rank].update(entered["temperatures"])
-            head_rows[rank].update(entered["head_rows"])
-            called[rank].update({name: int(item["calls"]) for name, item in entered["operators"].items()})
-        largest = max(largest, len(group))
+        found = ask(engine, rollout, group, temperature)
+        for taken, entered in zip(ranks, engine.every_rank("xcfg_taken"), strict=True):
+            taken.add(rollout, found, entered, decode=forced)
         answers += found
         timeline.append(
             {
@@ -89,58 +165,23 @@ def run_score(
                 "seconds": time.perf_counter() - began,
             }
         )
-    after = [str(fold) for fold in engine.every_rank("xcfg_fold")]
-    folds[:] = after
-    facts = engine.every_rank("xcfg_facts")
-    result: list[Score] = []
-    for rank, consumed in enumerate(ranks):
-        counters = {
-            "forwards": consumed.forwards,
-            "single_token_forwards": consumed.single_token_forwards,
-            "max_tokens": consumed.max_tokens,
-            "max_requests": consumed.max_requests,
-            "chunked": consumed.chunked,
-            "submitted": largest,
-            "sequences": rollout.sequence_count,
-            "cached_tokens": sum(answer.cached for answer in answers),
-            **{f"operator.{name}": calls for name, calls in called[rank].items()},
-        }
-        seen = {
-            **facts[rank],
-            **engine.scheduler(),
-            "linear_inputs": dict(seen_by[rank]),
-            "head_inputs": dict(left_by[rank]),
-        }
-        seen |= {**built, "temperatures": sorted(heats[rank])}
-        window = Window(rank, seen, counters, engine.arguments, bindings, counters["cached_tokens"])
-        computed = list(seen["linear_inputs"] or seen["head_inputs"])
-        report = ScoreReport(
-            request_id=request.id,
-            rank=rank,
-            record=_record(engine, rollout, rank, seen),
-            compute_dtype=computed[0] if len(computed) == 1 else "",
-            applications=applications(window, knobs),
-            attestations=consumed.attestations(rollout, answers, consumed_last=not forced),
-            transforms=(*own_transforms(facts[rank]), *chain),
-            fold_before=before[rank],
-            fold_after=after[rank],
-            state_unchanged=before[rank] == after[rank],
-            forwards=consumed.forwards,
-            single_token_forwards=consumed.single_token_forwards,
-            counters=counters,
-            mechanism={
-                "scorer": SAYS[engine.mechanism] if forced else "prompt log probabilities",
-                "runner": seen["runner"],
-                "async_scheduling": seen["async_scheduling"],
-                "head_rows": dict(head_rows[rank]),
-                "batch_size": size,
-                "shuffle_seed": request.shuffle_seed,
-            },
-            seconds=time.perf_counter() - started,
-            timeline=tuple(timeline),
-        )
-        result.append((report, _columns(rollout, answers, consumed, forced) if rank == 0 else {}))
-    return result
+    return answers, tuple(timeline)
+
+
+def _counters(taken: Taken, rollout: Rollout, answers: Sequence[Answer], submitted: int) -> dict[str, int]:
+    """Return the counters of one rank. submitted: the most requests that were submitted at once."""
+    consumed = taken.consumed
+    return {
+        "forwards": consumed.forwards,
+        "single_token_forwards": consumed.single_token_forwards,
+        "max_tokens": consumed.max_tokens,
+        "max_requests": consumed.max_requests,
+        "chunked": consumed.chunked,
+        "submitted": submitted,
+        "sequences": rollout.sequence_count,
+        "cached_tokens": sum(answer.cached for answer in answers),
+        **{f"operator.{name}": calls for name, calls in taken.calls.items()},
+    }
 
 
 def _check(request: ScoreRequest, rollout: Rollout, engine: Engine, bindings: Mapping[str, OperatorBinding]) -> None:

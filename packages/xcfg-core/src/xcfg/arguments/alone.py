@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -226,8 +227,9 @@ def _admits(knob: KnobDefinition, value: Value) -> bool:
     if isinstance(domain, Choice):
         return any(same(value, allowed) for allowed in domain.values)
     if isinstance(domain, IntRange):
-        number = isinstance(value, int) and not isinstance(value, bool)
-        return number and int(str(value)) >= domain.minimum
+        if not isinstance(value, int) or isinstance(value, bool) or value < domain.minimum:
+            return False
+        return domain.maximum is None or value <= domain.maximum
     if isinstance(domain, FloatRange):
         return domain.admits(value)
-    return isinstance(value, str)
+    return isinstance(value, str) and re.fullmatch(domain.pattern, value) is not None

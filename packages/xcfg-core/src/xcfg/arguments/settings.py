@@ -15,7 +15,7 @@ from xcfg.schema.knobs import Choice, FloatRange, IntRange
 
 LONG = 120
 """Characters of a flag or a value that are shown."""
-_TRUE = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
+_STATES = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ def _lookup(name: str, flags: Mapping[str, EngineArgument]) -> EngineArgument | 
 
 def _value(side: str, name: str, raw: Any, argument: EngineArgument) -> Value:
     if argument.switch:
-        state = raw if isinstance(raw, bool) else _TRUE.get(str(raw).lower())
+        state = raw if isinstance(raw, bool) else _STATES.get(str(raw).lower())
         if state is None:
             raise UsageError(
                 f"{side}: --{name} is a switch and stands before {shortened(spelled(raw))}",

@@ -35,17 +35,6 @@ class CompareOutcome:
     comparison: Comparison
     token_diffs: dict[str, NDArray[Any]]
 
-    @property
-    def comparison_fields(self) -> dict[str, Any]:
-        """The fields of Comparison that the comparator decides, for a caller that adds its own."""
-        names = ("edges", "assessment", "status", "reason", "verdict_edge", "verdict_arm", "threshold")
-        return {name: getattr(self.comparison, name) for name in (*names, "artifact_errors", "contract")}
-
-    @property
-    def thresholds(self) -> dict[str, float | None]:
-        """The threshold of every edge, for the metadata of token_diffs."""
-        return {name: edge.threshold for name, edge in self.comparison.edges.items()}
-
 
 def compare(
     tables: Mapping[str, ScoreTable],

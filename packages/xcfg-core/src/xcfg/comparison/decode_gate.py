@@ -18,17 +18,25 @@ from xcfg.schema.names import Phase
 from xcfg.schema.worker import ScoreReport
 
 REPLAYED = (Phase.FIRST_TOKEN.value, Phase.DECODE.value, Phase.RECOMPUTED.value)
+COUNTED = ("step_batch", "owner_rank")
 
 
 def decode_errors(rollout: Rollout, columns: Mapping[str, NDArray[Any]], reports: Sequence[ScoreReport]) -> list[str]:
     """Return why the columns of the arm rollout_decode are no forced replay; empty when nothing speaks against it.
 
-    columns: over T tokens: `phase` (required); `step_batch` and `owner_rank` where the score has them.
+    columns: over T tokens: `phase` (required); `step_batch` and `owner_rank` where the score has them, of integers.
     """
     phase = columns.get("phase")
     if phase is None or phase.shape != rollout.active.shape:
         return ["it has no column 'phase' over all tokens, so no token is known to come from a decode step"]
+    odd = [name for name in COUNTED if name in columns and not _counts(columns[name], rollout)]
+    if odd:
+        return [f"its column {name!r} is no integer per token, so its steps cannot be counted" for name in odd]
     return [*_tag_errors(rollout, phase), *_step_errors(rollout, phase, columns, reports)]
+
+
+def _counts(column: NDArray[Any], rollout: Rollout) -> bool:
+    return column.shape == rollout.active.shape and column.dtype.kind in "iu"
 
 
 def _tag_errors(rollout: Rollout, phase: NDArray[Any]) -> Iterator[str]:
@@ -71,7 +79,7 @@ def _least_steps(rollout: Rollout, decoded: NDArray[np.bool_], step_batch: NDArr
     """
     ends = np.concatenate(([0], np.cumsum(decoded)))[rollout.offsets]
     longest = int(np.diff(ends).max(initial=0))
-    if step_batch is None or step_batch.shape != decoded.shape:
+    if step_batch is None:
         return longest
     sizes, counts = np.unique(np.maximum(step_batch[decoded], 1), return_counts=True)
     shared = sum((Fraction(int(count), int(size)) for size, count in zip(sizes, counts, strict=True)), Fraction(0))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 from xcfg.errors import IdentityError, LaunchError
 from xcfg.identity.checkpoint import checkpoint_digest, expected_weights
 from xcfg.identity.config_shapes import check_config
+from xcfg.identity.rollout import staging_folder
 from xcfg.plugin._resolve import resolve
 from xcfg.plugin.manager import PluginManager
 
@@ -86,16 +86,12 @@ def _builtin(uri: str, manager: PluginManager) -> Path:
     if name in versions and folder.is_dir():
         return folder
     record = manager.checkpoint(name).record
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    temporary = folder.parent / f".tmp-{folder.name}-{os.getpid()}"
-    temporary.mkdir(exist_ok=True)
+    factory: Any = resolve(record.factory, install_hint=record.install_hint)
     try:
-        factory: Any = resolve(record.factory, install_hint=record.install_hint)
-        factory(temporary)
-        temporary.rename(folder)
+        with staging_folder(folder) as staging:
+            factory(staging)
+            staging.rename(folder)
     except OSError as error:
         if not folder.is_dir():  # another process may have finished first, which is as good
             raise LaunchError(f"the checkpoint {uri!r} could not be built: {error}") from error
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
     return folder

@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from xcfg.errors import ExecutionError, IdentityError, UsageError, did_you_mean
+from xcfg.errors import ExecutionError, IdentityError, LaunchError, UsageError, did_you_mean
 from xcfg.flow.checkpoints import Checkpoint, find_checkpoint
+from xcfg.flow.evidence_gate import EvidenceRefusedError, evidence_gate
 from xcfg.flow.launching import launch_spec, place, resolution_context
 from xcfg.flow.options import Event, ignore
 from xcfg.flow.prompts import check_length, check_vocabulary, read_prompts
@@ -68,6 +69,7 @@ class FreezeOptions:
 def freeze(manager: PluginManager, options: FreezeOptions) -> Rollout:
     """Sample the prompts, write the frozen rollout to options.output (which must not exist) and return it.
 
+    Raises LaunchError where the engine does not run what options.settings ask for, for the manifest names them.
     Raises ExecutionError where options.output cannot be written: before an engine is started, as far as that can be
     known, and with the path of the finished sample where another program took the name meanwhile.
     """
@@ -146,12 +148,18 @@ def _sample(
     options: FreezeOptions,
 ) -> list[dict[str, Any]]:
     launch, request = _launch(manager, descriptor, checkpoint, prompts, options)
+    gate = evidence_gate(launch.spec.knobs, launch.spec.operators, launch.spec.side, manager.knobs())
     with scratch_folder() as scratch:
         pool = WorkerPool(
             scratch, build_timeout=options.timeout, score_timeout=options.timeout, on_event=options.on_event
         )
         try:
-            return pool.generate(launch, request).generated.get(0, [])
+            return pool.generate(launch, request, check=gate).generated.get(0, [])
+        except EvidenceRefusedError as error:
+            raise LaunchError(
+                f"the engine does not run what was asked for: {error.message}",
+                hint="Nothing was sampled. Leave the setting out (--set), or ask for what the engine runs.",
+            ) from None
         finally:
             pool.close()
 

@@ -33,7 +33,7 @@ from xcfg.schema.worker import ScoreRequest
 
 RECORDED_RUNTIME = "recorded"
 SELECTED_LOGPROB = "selected_logprob"
-MODEL_S_OWN = "model_default"
+MODEL_DEFAULT = "model_default"
 
 
 @dataclass(frozen=True)
@@ -286,7 +286,7 @@ def _derived(
     logp.backend follows it; an engine that takes no operator and is asked for its own has nothing to set and nothing
     to read back. An attention backend that is left to the model is not asked for where another one is injected.
     """
-    knobs = _without_model_s_attention(knobs, case, side, descriptor)
+    knobs = _without_default_attention(knobs, case, side, descriptor)
     choice = case.operators.get(SELECTED_LOGPROB, {}).get(side)
     if choice is None or LOGP_BACKEND not in knobs:
         return knobs
@@ -295,10 +295,10 @@ def _derived(
     return {**knobs, LOGP_BACKEND: choice.backend}
 
 
-def _without_model_s_attention(
+def _without_default_attention(
     knobs: dict[str, Value], case: ExperimentCase, side: str, descriptor: RuntimeDescriptor
 ) -> dict[str, Value]:
     choice = case.operators.get(ATTENTION, {}).get(side)
     injected = choice is not None and choice.backend not in ENGINES_OWN and ATTENTION in descriptor.operators
     path = attention_path(side)
-    return {name: value for name, value in knobs.items() if not injected or (name, value) != (path, MODEL_S_OWN)}
+    return {name: value for name, value in knobs.items() if not injected or (name, value) != (path, MODEL_DEFAULT)}

@@ -30,13 +30,14 @@ from xcfg.errors import (
     XcfgError,
 )
 from xcfg.flow.documents import Applications, Ranks
+from xcfg.flow.evidence_gate import EvidenceRefusedError, evidence_gate
 from xcfg.flow.options import Event
 from xcfg.flow.prepare import ScoreJob
 from xcfg.identity.rollout import Rollout
 from xcfg.running.launch import LaunchSpec, RawScore
 from xcfg.running.order import order_scores
 from xcfg.running.pool import WorkerPool
-from xcfg.runtime.evidence import judged, latest, requested_of, verdict_of
+from xcfg.runtime.evidence import judged, latest, requested_of
 from xcfg.runtime.merge import merge_ranks
 from xcfg.schema.codec import convert, plain, pretty_json
 from xcfg.schema.knobs import KnobDefinition
@@ -200,7 +201,8 @@ class Scorer:
         try:
             if job.launch is None:
                 return self._publish_recorded(job)
-            raw = self.pool.score(job.launch, job.request, check=self._checker(job))
+            gate = evidence_gate(job.knobs, job.bindings, job.side, self.definitions) if self.strict else None
+            raw = self.pool.score(job.launch, job.request, check=gate)
             return self._publish(job, raw)
         except EvidenceRefusedError as error:
             return ScoreFailure(error.status, error.message, logs=error.logs, applications=error.applications)
@@ -208,23 +210,6 @@ class Scorer:
             elapsed = {"build": 0.0, "score": time.monotonic() - started}
             logs = getattr(error, "logs", {}) if raw is None else raw.logs
             return ScoreFailure(_status_of(error), str(error), logs=logs, seconds=elapsed)
-
-    def _checker(self, job: ScoreJob) -> Callable[[tuple[BuildReport, ...]], None]:
-        """Return the gate between build and score: a strict case ends before it is scored."""
-
-        def check(builds: tuple[BuildReport, ...]) -> None:
-            if not self.strict:
-                return
-            reported = latest(item for build in builds for item in build.applications)
-            present = {item.path for item in reported}
-            owed = requested_of(job.knobs, job.bindings)
-            requested = {path: value for path, value in owed.items() if path in present}
-            applications = judged(requested, reported, [build.rank for build in builds], job.side)
-            status, reason = verdict_of(applications, self.definitions)
-            if status is not None:
-                raise EvidenceRefusedError(status, reason, applications)
-
-        return check
 
     def _publish(self, job: ScoreJob, raw: RawScore) -> SideScore:
         active = self.rollout.active
@@ -234,22 +219,14 @@ class Scorer:
         reported = latest((*built, *scored))
         owed = requested_of(job.knobs, job.bindings)
         applications = judged(owed, reported, [report.rank for report in raw.reports], job.side)
-        files: dict[str, bytes | Path] = {
-            "score.pt": save_pt(merged.columns, {"arm": job.table, "side": job.side, "key": job.key}),
-            "applications.json": pretty_json(Applications(applications=applications)),
-            "ranks.json": pretty_json(
-                Ranks(
-                    builds=raw.builds,
-                    reports=raw.reports,
-                    records=merged.records,
-                    replica_disagreements=merged.replica_disagreements,
-                )
-            ),
-            "operators.json": pretty_json(job.bindings),
-            "timeline.json": pretty_json(
-                {"seconds": raw.seconds, "spans": [span for report in raw.reports for span in report.timeline]}
-            ),
-        }
+        ranks = Ranks(
+            builds=raw.builds,
+            reports=raw.reports,
+            records=merged.records,
+            replica_disagreements=merged.replica_disagreements,
+        )
+        spans = [span for report in raw.reports for span in report.timeline]
+        files = _files(job, merged.columns, applications, ranks, {"seconds": raw.seconds, "spans": spans})
         files |= {name: path for name, path in raw.logs.items() if path.exists()}
         return read_side_score(self._put(job, files), resumed=False, seconds=raw.seconds)
 
@@ -258,13 +235,8 @@ class Scorer:
             "selected_logprob": self.rollout.tensors["recorded_logprob"],
             "active": self.rollout.active,
         }
-        files: dict[str, bytes | Path] = {
-            "score.pt": save_pt(columns, {"arm": job.table, "side": job.side, "key": job.key}),
-            "applications.json": pretty_json(Applications(applications=())),
-            "ranks.json": pretty_json(Ranks(builds=(), reports=(), records=(), replica_disagreements=())),
-            "operators.json": pretty_json({}),
-            "timeline.json": pretty_json({"seconds": {}, "spans": []}),
-        }
+        nobody = Ranks(builds=(), reports=(), records=(), replica_disagreements=())
+        files = _files(job, columns, (), nobody, {"seconds": {}, "spans": []})
         return read_side_score(self._put(job, files), resumed=False)
 
     def _put(self, job: ScoreJob, files: Mapping[str, bytes | Path]) -> StoredScore:
@@ -274,19 +246,21 @@ class Scorer:
         return self.store.put_score(facts, files, fresh=not self.reuse or job.key in self.rejected)
 
 
-class EvidenceRefusedError(ExecutionError):
-    """A strict case whose engine does not run what was asked for; it ends before it is scored.
-
-    logs: the pool's worker logs by name, filled in by the pool.
-    """
-
-    kind = "evidence"
-    logs: dict[str, Path]
-
-    def __init__(self, status: Status, reason: str, applications: tuple[KnobApplication, ...]) -> None:
-        """Keep the status in which the case ends and the applications that say why."""
-        super().__init__(reason)
-        self.status, self.applications, self.logs = status, applications, {}
+def _files(
+    job: ScoreJob,
+    columns: Mapping[str, NDArray[np.generic]],
+    applications: tuple[KnobApplication, ...],
+    ranks: Ranks,
+    timeline: Mapping[str, Any],
+) -> dict[str, bytes | Path]:
+    """Return the documents of a side score by name; the worker logs lie beside them where a worker ran."""
+    return {
+        "score.pt": save_pt(columns, {"arm": job.table, "side": job.side, "key": job.key}),
+        "applications.json": pretty_json(Applications(applications=applications)),
+        "ranks.json": pretty_json(ranks),
+        "operators.json": pretty_json(job.bindings),
+        "timeline.json": pretty_json(timeline),
+    }
 
 
 def _import_torch() -> None:

@@ -22,9 +22,11 @@ def scratch_folder() -> Iterator[Path]:
     """
     sweep(Path(tempfile.gettempdir()))
     with tempfile.TemporaryDirectory(prefix=PREFIX, ignore_cleanup_errors=True) as name:
-        descriptor = os.open(Path(name) / LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        unseen = Path(name) / f"{LOCK}.new"
+        descriptor = os.open(unseen, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
+            unseen.rename(Path(name) / LOCK)  # a sweep between making and locking would remove the folder
             yield Path(name)
         finally:
             os.close(descriptor)

@@ -259,6 +259,12 @@ class Gathering(Generic[Report]):
 
 
 def read_faults(exchange: Path) -> list[BuildReport]:
-    """Return what processes said that were refused a rank: two of them claimed the same one."""
+    """Return what processes said that were refused a rank: two of them claimed the same one.
+
+    Raises ProtocolError for a file that no process of ours wrote.
+    """
     names = [name for name in os.listdir(exchange) if name.startswith("fault-") and name.endswith(".json")]
-    return [decode_json((exchange / name).read_bytes(), BuildReport, source=name) for name in sorted(names)]
+    try:
+        return [decode_json((exchange / name).read_bytes(), BuildReport, source=name) for name in sorted(names)]
+    except ConfigError as error:
+        raise ProtocolError(f"a fault report cannot be read: {error}") from None
