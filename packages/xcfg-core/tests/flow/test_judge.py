@@ -401,6 +401,17 @@ def test_a_knob_that_declares_the_vocabulary_policy_makes_it_a_measurement(path,
     assert with_numbers(judged(), "PASS").undeclared_differences == ()
 
 
+def test_a_knob_of_one_side_declares_no_padded_column_of_the_other(judged, case):
+    """If this fails, a policy named for the training side hides that the rollout sums over padding."""
+    summing(case, "rollout_prefill", "include")
+    knobs = {**case.requested.knobs, "training.vocab_padding_policy": "mask"}
+    case.requested = evolve(case.requested, knobs=knobs)
+    comparison = with_numbers(judged(), "NOT_COMPARABLE")
+    assert "rollout sums over padded columns" in comparison.reason
+    case.requested = evolve(case.requested, knobs={**knobs, "logprob.vocab_padding_policy@rollout": "include"})
+    assert with_numbers(judged(), "PASS").undeclared_differences == ()
+
+
 @pytest.mark.parametrize("side", ["training", "rollout"])
 def test_an_operator_path_declares_the_backend_of_its_side_only(side, setting, judged, case):
     facts(case, "logp.backend", tier=Tier.IDENTICAL)

@@ -20,6 +20,8 @@ VERSIONS = (25, 33)
 EXTENSION = "xcfg_vllm.extension.WorkerExtension"
 READ_ELSEWHERE = ("VLLM_PLUGINS",)
 """Variables that are read wherever vLLM keeps its list."""
+PROBED = 2
+"""Blocks of the cache that a probe of it fills: a freeze has an engine for the model's longest prompt."""
 GENERATED = 1
 """Positions beyond the longest sequence: a prefill request must generate one token."""
 DIRECT = {
@@ -66,14 +68,16 @@ class Engine:
         }
 
     def probe_cache(self) -> int:
-        """Return how many tokens of the longest possible prompt a cache brings when it is prefilled a second time.
+        """Return how many tokens of a prompt of PROBED blocks a cache brings when it is prefilled a second time.
 
         0 where no cache is on, and also where no sequence is long enough to fill a block, so that none can act.
         """
         from vllm import SamplingParams
         from vllm.inputs import TokensPrompt
 
-        prompt = TokensPrompt(prompt_token_ids=[0] * (int(self.arguments["max_model_len"]) - GENERATED))
+        block = int(self.llm.llm_engine.vllm_config.cache_config.block_size)
+        length = min(int(self.arguments["max_model_len"]) - GENERATED, PROBED * block + 1)
+        prompt = TokensPrompt(prompt_token_ids=[0] * length)
         params = SamplingParams(max_tokens=1, temperature=0.0, detokenize=False, ignore_eos=True)
         outputs = [self.llm.generate([prompt], params, use_tqdm=False)[0] for _ in range(2)]
         return sum(int(output.num_cached_tokens or 0) for output in outputs)

@@ -17,24 +17,36 @@ from xcfg.schema.worker import ScoreReport
 PATH = "mechanism.vocabulary"
 DECLARED_BY = "vocab_padding_policy"
 """The last word of a knob that declares the policy, whichever package brings it."""
+REAL = "real columns"
 
 
 def vocabulary_differences(
     training: Sequence[ScoreReport], rollout: Sequence[ScoreReport], knobs: Collection[str]
 ) -> list[dict[str, Any]]:
-    """Return the undeclared difference between the sides, or nothing; `knobs` are the paths that the case asks for."""
-    if any(key.partition("@")[0].rpartition(".")[2] == DECLARED_BY for key in knobs):
-        return []
+    """Return the undeclared difference between the sides, or nothing; `knobs` are the paths that the case asks for.
+
+    A knob declares what its own side sums over, and nothing of the other side.
+    """
     sides = {"training": _summed(training), "rollout": _summed(rollout)}
-    if sides["training"] == sides["rollout"]:
+    held = {side: {REAL} if _declared(side, knobs) else found for side, found in sides.items()}
+    if sides["training"] == sides["rollout"] or held["training"] == held["rollout"]:
         return []
     shown = {side: ", ".join(sorted(found)) for side, found in sides.items()}
     return [{"path": PATH, **shown, "tier": Tier.SEMANTIC.value}]
 
 
+def _declared(side: str, knobs: Collection[str]) -> bool:
+    for key in knobs:
+        path, _, only = key.partition("@")
+        owner = only or path.partition(".")[0]
+        if path.rpartition(".")[2] == DECLARED_BY and (owner == side or owner not in ("training", "rollout")):
+            return True
+    return False
+
+
 def _summed(reports: Sequence[ScoreReport]) -> set[str]:
     """Return what the ranks of one side say that their sums include, in words."""
-    found = {"real columns"}
+    found = {REAL}
     for report in reports:
         said = report.mechanism.get("vocabulary")
         if said is None:
