@@ -32,6 +32,15 @@ def doctor(capsys):
     return _doctor
 
 
+def test_where_no_platform_was_named_the_one_that_was_judged_is_said(capsys):
+    """Failing means that a command line for GPUs is judged for the CPU of a login node, and nobody notices."""
+    told = []
+    for more in ([], ["--platform", "cpu"], ["--json"]):
+        main(["doctor", "--rollout-args", "--dtype bfloat16", *more])
+        told.append("as on this machine; --platform " in capsys.readouterr().err)
+    assert told == [True, False, False]
+
+
 def classes(document, flag):
     return {item["verdict"] for item in document["arguments"]["findings"] if item["flag"] == flag}
 

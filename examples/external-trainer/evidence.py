@@ -82,9 +82,9 @@ class Evidence(TorchFunctionMode):
         attention = {"sdpa": self.calls["scaled_dot_product_attention"], "eager": self.calls["softmax"]}
         ran = "+".join(name for name, count in attention.items() if count == layers)
         whole = all(type(tensor) is torch.nn.Parameter for tensor in self.model.parameters())
-        sides = "+".join(+self.padded) or knobs["batch.padding_side"]  # without padding both sides are one layout
+        sides = "+".join(+self.padded) or knobs.get("batch.padding_side")  # without padding both sides are one layout
         rows = f"{len(self.rows)} batches of {self.rows} rows, a sequence each"
-        asked = knobs["batch.size"]
+        asked = knobs.get("batch.size", 0)
         size = asked if len(self.rows) == 1 and self.rows[0] < asked else max(self.rows)  # all fitted into one batch
         found = {
             "batch.packing": (False, execution("rows that entered the model", rows)),

@@ -145,9 +145,13 @@ class InterruptedRunError(XcfgError):
 
 
 def did_you_mean(name: str, available: Iterable[str], *, limit: int = 3) -> str:
-    """Return `Did you mean 'a' or 'b'?`, or the list of what there is; empty when there is nothing."""
+    """Return `Did you mean 'a' or 'b'?`, or the list of what there is; empty when there is nothing.
+
+    Near is what is spelled alike, or else what ends in `.name`.
+    """
     names = sorted(set(available))
     close = difflib.get_close_matches(name, names, n=limit, cutoff=0.6)
+    close = close or [item for item in names if item.endswith(f".{name}")][:limit]
     if close:
         return "Did you mean " + " or ".join(repr(item) for item in close) + "?"
     if not names:

@@ -249,6 +249,12 @@ def test_words_that_are_no_option_are_listed():
     ]
 
 
+def test_an_option_of_the_launcher_is_not_called_a_word():
+    rollout = SideArguments("rollout", "engine", ROLLOUT, words=("torchrun", "--nproc-per-node=8", "x.py"))
+    found = check_sides(rollout, SideArguments("training", "trainer", TRAINING), platform="cpu", knobs=KNOBS)
+    assert ["launcher's" in item.happens for item in found.findings] == [False, True, False]
+
+
 @pytest.mark.parametrize(
     ("first", "second", "equal"),
     [

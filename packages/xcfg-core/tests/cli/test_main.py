@@ -124,6 +124,14 @@ def test_wrong_usage_exits_2_and_is_a_document_under_json(call, words):
     assert "--help" in error["hint"]
 
 
+def test_an_unknown_option_is_answered_with_those_that_there_are(call):
+    """Failing means that `freeze --rollout vllm`, as `run` has it, does not say that here it is `--runtime`."""
+    _, _, err = call("freeze", "--rollout", "vllm")
+    assert "Available: --checkpoint, " in err and " --runtime, " in err
+    _, _, err = call("freeze", "--runtim", "vllm")
+    assert "--runtime" in err and "Available" not in err
+
+
 def test_no_command_shows_the_help_and_exits_2(call):
     code, out, err = call()
     assert (code, out) == (2, "")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace as evolve
 from xcfg.cli._run_table import nats, show_run
 from xcfg.schema.summary import RUN_SUMMARY, CaseSummary, ContractSummary, EdgeSummary, RunSummary, Seconds
 
@@ -71,6 +72,17 @@ def test_a_recording_that_no_side_comes_near_is_said(capsys, verdict, recorded, 
     edges = {"training_vs_rollout": edge(*verdict), "decode_vs_recorded": edge(*recorded)}
     out = shown(capsys, case("baseline", "PASS", threshold=0.05, **edges))
     assert ("from the values recorded in the rollout" in out) is says
+
+
+def test_an_assessment_is_explained_under_the_name_of_its_case(capsys):
+    """Failing means that the line below the table is read as one of its last row, or that a case loses its reason."""
+    few, far = (
+        {"assessment": "UNDECIDED", "assessment_reason": "few"},
+        {"assessment": "BIASED", "assessment_reason": "few"},
+    )
+    rows = [evolve(case(name, "PASS"), **given) for name, given in (("a", few), ("b", far), ("c", few))]
+    out = shown(capsys, *rows, case("d", "PASS"))
+    assert "\n  a and 1 more: UNDECIDED: few\n  b: BIASED: few\n\n" in out
 
 
 def test_a_number_never_fills_the_line():

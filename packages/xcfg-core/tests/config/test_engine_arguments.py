@@ -46,6 +46,29 @@ def test_a_pasted_command_keeps_its_words():
 
 
 @pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("torchrun --nproc_per_node=8 train.py", ("torchrun", "--nproc_per_node=8", "train.py")),
+        ("A=1 torchrun --nproc_per_node 8 x/train.py", ("torchrun", "--nproc_per_node", "8", "x/train.py")),
+        ("/bin/python3.12 -u -m a.server", ("/bin/python3.12", "-u", "-m", "a.server")),
+        ("torchrun --module a.train", ("torchrun", "--module", "a.train")),
+        ("python train.py", ("python", "train.py")),
+    ],
+)
+def test_the_options_of_a_launcher_are_not_the_engines(text, words):
+    """Failing means that a pasted training command is refused, or that an option of the launcher is judged."""
+    given = read(f"{text} --bf16 --config x.py")
+    assert given.words == words
+    assert {name: value for name, value in given.settings.items() if name != "A"} == {"bf16": True, "config": "x.py"}
+
+
+def test_only_a_launcher_takes_options_away():
+    """Failing means that flags before a file name vanish from the judgement."""
+    assert read("vllm serve m --dtype half --middleware x.py").settings == {"dtype": "half", "middleware": "x.py"}
+    assert read("torchrun --bf16").settings == {"bf16": True}
+
+
+@pytest.mark.parametrize(
     ("text", "told"),
     [
         ("--dtype 'bf16", "cannot be split"),

@@ -107,6 +107,7 @@ def test_a_config_error_says_where(place, text):
 def test_a_wrong_name_is_answered_with_what_is_near_or_with_what_there_is():
     assert did_you_mean("batch.sise", ["batch.size", "rollout.dtype"]) == "Did you mean 'batch.size'?"
     assert did_you_mean("ab1", ["ab2", "ab3"]) in ("Did you mean 'ab2' or 'ab3'?", "Did you mean 'ab3' or 'ab2'?")
+    assert did_you_mean("dtype", ["batch.size", "rollout.dtype"]) == "Did you mean 'rollout.dtype'?"
     assert did_you_mean("zzz", ["b", "a", "a"]) == "Available: a, b."
     assert did_you_mean("zzz", []) == ""
     many = [f"name-{index:02d}" for index in range(20)]

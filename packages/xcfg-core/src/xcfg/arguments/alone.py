@@ -103,8 +103,11 @@ def _joined(known: list[Finding], measured: list[Finding]) -> list[Finding]:
 
 
 def word_finding(side: SideArguments, word: str) -> Finding:
-    """Return the finding about a word that is no option: a program, a model."""
-    happens = "no option and no variable: it is not read"
+    """Return the finding about a word that is no option of the engine: a launcher's option, a program, a model."""
+    launcher = word.startswith("-")
+    happens = (
+        "the launcher's, not the engine's: it is not read" if launcher else "no option and no variable: it is not read"
+    )
     return Finding(side=side.side, flag=shortened(word), value="", verdict=Verdict.UNKNOWN, happens=happens)
 
 

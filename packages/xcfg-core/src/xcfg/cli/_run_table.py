@@ -42,6 +42,17 @@ def _kept(case: CaseSummary, home: Path | None) -> str:
     return f"; logs: {(home or Path()) / 'cases' / case.case_id / case.attempt_id}/" if failed else ""
 
 
+def _assessed(cases: Sequence[CaseSummary]) -> Iterator[str]:
+    """Yield why an assessment is what it is, once for all cases of which the same holds, and name the first of them."""
+    told: dict[tuple[str, str], list[str]] = {}
+    for case in cases:
+        if case.assessment_reason:
+            told.setdefault((case.assessment, case.assessment_reason), []).append(case.label)
+    for (assessment, reason), labels in told.items():
+        others = f" and {len(labels) - 1} more" if len(labels) > 1 else ""
+        yield f"  {labels[0]}{others}: {assessment}: {reason}"
+
+
 def _last_words(cases: Sequence[CaseSummary]) -> Iterator[str]:
     """Yield what a failed worker said last, once for all cases that it failed."""
     told: dict[str, str] = {}
@@ -79,8 +90,8 @@ def show_run(summary: RunSummary, output_root: Path | None = None) -> None:
     click.echo(f"{'case':<{width}}  {'status':<18}  {'assessment':<22}  tokens over threshold; |d| in nats")
     for case in summary.cases:
         click.echo(case_line(case, width, home))
-    for reason in dict.fromkeys(case.assessment_reason for case in summary.cases if case.assessment_reason):
-        click.echo(f"  assessment: {reason}")
+    for line in _assessed(summary.cases):
+        click.echo(line)
     for case in summary.cases:
         for arm, reason in sorted(case.missing_arms.items()):
             click.echo(f"  {case.label}: no edges of {arm}: {reason.partition(chr(10))[0]}")

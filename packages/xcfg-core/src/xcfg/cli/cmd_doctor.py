@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from xcfg.cli._doctor_text import show_doctor
-from xcfg.cli._output import Session, common_options, emit, pass_session
+from xcfg.cli._output import Session, common_options, emit, note, pass_session
 
 
 @click.command()
@@ -13,7 +13,12 @@ from xcfg.cli._output import Session, common_options, emit, pass_session
 @click.option("--training", default="", metavar="NAME", help="The training runtime (default megatron).")
 @click.option("--rollout-args", metavar="TEXT", help="The rollout engine's arguments: a command line, or @FILE.")
 @click.option("--training-args", metavar="TEXT", help="The training engine's arguments: a command line, or @FILE.")
-@click.option("--platform", default="", metavar="NAME", help="cpu or cuda: where the arguments are to run.")
+@click.option(
+    "--platform",
+    default="",
+    metavar="NAME",
+    help="cpu or cuda: where the arguments are to run (default: as on this machine).",
+)
 @common_options
 @pass_session
 def doctor(
@@ -42,4 +47,8 @@ def doctor(
     )
     summary = journey(session.manager, options)
     emit(session, summary, show_doctor)
+    if summary.arguments is not None and not platform and not session.json:
+        here = summary.arguments.platform
+        other = "cuda" if here == "cpu" else "cpu"
+        note(f"judged for {here}, as on this machine; --platform {other} asks about the other")
     raise SystemExit(summary.exit_code)

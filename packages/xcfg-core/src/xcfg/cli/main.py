@@ -166,7 +166,7 @@ def _summary(error: BaseException) -> ErrorSummary:
         path = context.command_path if context is not None else PROGRAM
         bare = isinstance(error, BareGroupError)
         message = f"{path}: a command is missing" if bare else error.format_message()
-        return _error(UsageError.kind, message, f"Try '{path} --help'.", UsageError.exit_code)
+        return _error(UsageError.kind, message, f"{_offered(error)}Try '{path} --help'.", UsageError.exit_code)
     if isinstance(error, SystemExit):
         told = f"something called sys.exit({error.code!r}) before there was a result"
         return _error("internal", told, "A command ends by returning its exit code.", 4)
@@ -176,6 +176,15 @@ def _summary(error: BaseException) -> ErrorSummary:
     told = f"{type(error).__name__}: {' '.join(str(error).split())}".rstrip(": ")
     message = f"this is a fault of xcfg, not of your input: {told}"
     return _error("internal", message, "Run it again with --debug and report the traceback.", 4)
+
+
+def _offered(error: click.ClickException) -> str:
+    """Return the options of the command that was given an unknown one; click itself names only those spelled alike."""
+    if not isinstance(error, click.NoSuchOption) or error.possibilities or error.ctx is None:
+        return ""
+    params = error.ctx.command.get_params(error.ctx)
+    names = [max(item.opts, key=len) for item in params if isinstance(item, click.Option)]
+    return f"Available: {', '.join(names)}. "
 
 
 def _error(kind: str, message: str, hint: str, exit_code: int) -> ErrorSummary:

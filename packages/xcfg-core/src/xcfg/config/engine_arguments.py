@@ -18,6 +18,8 @@ MAX_SETTINGS = 4096
 MAX_TEXT = 1 << 20
 MAX_WORDS = 256
 _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
+_LAUNCHER = re.compile(r"(?:.*/)?(?:python[0-9.]*|torchrun|accelerate|deepspeed)")
+_MODULE = ("-m", "--module")
 _HINT = "Give a command line such as '--dtype bfloat16 --enforce-eager', or @FILE with .json, .yaml or .yml."
 
 
@@ -25,7 +27,8 @@ _HINT = "Give a command line such as '--dtype bfloat16 --enforce-eager', or @FIL
 class Given:
     """What stood in one --…-args. settings: flag (hyphens, no dashes, dots below JSON values) -> value.
 
-    words: what was neither an option nor a variable before the first option: a program, a model.
+    words: what was neither an option nor a variable before the first option: a launcher with its own options, a
+    program, a model.
     """
 
     settings: dict[str, Any] = field(default_factory=dict)
@@ -35,9 +38,9 @@ class Given:
 def read_arguments(text: str, *, source: str) -> Given:
     """Return the arguments in `text`, or in the file that `@name` names.
 
-    A command line may begin as people copy it: variables, a program, a model. Raises ConfigError for a quotation
-    that is not closed, a file that cannot be read, a key or an option that stands twice, more than MAX_SETTINGS or
-    MAX_WORDS.
+    A command line may begin as people copy it: variables, a launcher, a program, a model. Raises ConfigError for a
+    quotation that is not closed, a file that cannot be read, a key or an option that stands twice, more than
+    MAX_SETTINGS or MAX_WORDS.
     """
     if len(text) > MAX_TEXT:
         raise ConfigError(f"{len(text)} characters are no command line", source=source, hint=_HINT)
@@ -55,6 +58,8 @@ def read_arguments(text: str, *, source: str) -> Given:
         match = _ASSIGNMENT.fullmatch(word)
         if match is None:
             others.append(word)
+            if len(others) == 1 and _LAUNCHER.fullmatch(word):
+                others += _launched(words)
         elif match[1] in variables:
             raise ConfigError(f"the variable {match[1]!r:.120} stands twice", source=source, hint="Keep one of them.")
         else:
@@ -65,6 +70,17 @@ def read_arguments(text: str, *, source: str) -> Given:
     options = parse_command_line(shlex.join(words), source=source, path="$") if words else {}
     found = {**variables, **_flat(options, source)}
     return Given(_plain(found, source), _plain(tuple(others), source))
+
+
+def _launched(words: list[str]) -> list[str]:
+    """Take from `words` what is the launcher's: up to its script or module, or nothing where it names neither."""
+    for index, word in enumerate(words):
+        end = index + (2 if word in _MODULE else 1)
+        if (word in _MODULE and end <= len(words)) or (word.endswith(".py") and not word.startswith("-")):
+            taken = words[:end]
+            del words[:end]
+            return taken
+    return []
 
 
 def _mapping(name: str, source: str) -> dict[str, Any]:
