@@ -149,3 +149,12 @@ def test_a_server_that_was_killed_is_not_missed(forks, launch, request_of, is_al
     assert forks.score(launch(construction="b"), request_of("b")).reports
     forks.close()
     assert not is_alive(first.builds[0].provenance["pid"])
+
+
+def test_a_server_that_cannot_be_started_costs_nothing_but_its_speed(forks, launch, request_of):
+    """Failing means that a full temporary folder ends the run with a traceback before the first case."""
+    forks.scratch.mkdir()
+    forks._forks._folder.touch()  # no folder for its log
+    forks.expect([launch()])
+    assert forks.score(launch(), request_of()).reports
+    assert forks._forks.forked == 0
