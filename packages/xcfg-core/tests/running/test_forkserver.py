@@ -106,6 +106,18 @@ def test_an_import_that_starts_threads_is_spawned(forks, adapters, launch, reque
     assert forks._forks.forked == 0
 
 
+def test_an_import_that_fails_half_way_is_told_by_a_process_that_starts_afresh(forks, adapters, launch, request_of):
+    """Failing means that the report names what the first failure left behind, or that an engine runs on it."""
+    (adapters / "half_library.py").write_text(
+        "import sys\nassert not hasattr(sys, 'left_behind'), 'loaded twice'\nsys.left_behind = True\n"
+        "raise RuntimeError('the true reason')\n"
+    )
+    (adapters / "half_engine.py").write_text("from fake_engine import Fake\nimport half_library\n")
+    with pytest.raises(LaunchError, match="the true reason"):
+        forks.score(launch(adapter="half_engine:Fake"), request_of())
+    assert forks._forks.forked == 0
+
+
 @pytest.mark.parametrize(
     ("options", "kind", "text"),
     [

@@ -210,12 +210,18 @@ def _module(adapter: str) -> str:
 def preload(module: str) -> str:
     """Import the adapter's module and what it names; return why the result must not be forked, or nothing.
 
-    An import that fails is left to the worker, which repeats it and reports the error.
+    An import that fails half-way leaves libraries behind with which the next try fails for another reason, or goes
+    through; so the worker starts afresh and tells the first. What is not installed leaves nothing.
     """
-    with contextlib.suppress(Exception, SystemExit):
-        names = getattr(importlib.import_module(module), "XCFG_PRELOAD", ("torch",))
-        for name in names:
+    name = module
+    try:
+        for name in (module, *getattr(importlib.import_module(module), "XCFG_PRELOAD", ("torch",))):
             importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if not f"{name}.".startswith(f"{error.name}."):
+            return f"importing {name!r} failed: {error}"
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - the worker meets it again and reports it
+        return f"importing {name!r} failed: {error}"
     if threading.active_count() > 1:
         return f"importing {module!r} started threads"
     torch = sys.modules.get("torch")
