@@ -226,5 +226,5 @@ def model_limit(checkpoint: Path) -> int:
 
 
 def _short(error: BaseException) -> str:
-    lines = [line for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[0][:300] if lines else ''}"
+    """Return the kind and the beginning: of a refused configuration the first line only counts, the second says why."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
