@@ -9,6 +9,7 @@ import pytest
 from xcfg.errors import LaunchError
 from xcfg.schema.worker import PROTOCOL, WorkerSpec
 from xcfg_vllm import memory
+from xcfg_vllm.build import check_shape
 from xcfg_vllm.memory import peak_bytes, plan_memory
 from xcfg_vllm.options import parse_options
 
@@ -42,10 +43,19 @@ def test_the_peak_by_hand(named, expected):
 
 
 def planned(
-    tmp_path, *, devices=("cpu",), limit=None, lengths=(1025, 513), knobs=None, options=None, step=None, **more
+    tmp_path,
+    *,
+    devices=("cpu",),
+    limit=None,
+    lengths=(1025, 513),
+    knobs=None,
+    options=None,
+    step=None,
+    config=None,
+    **more,
 ):
     """The plan for a checkpoint of 1 MiB in bfloat16 with 1,024 entries of vocabulary."""
-    (tmp_path / "config.json").write_text(json.dumps({"vocab_size": 1024, "dtype": "bfloat16"}))
+    (tmp_path / "config.json").write_text(json.dumps(config or {"vocab_size": 1024, "dtype": "bfloat16"}))
     (tmp_path / "model.safetensors").write_bytes(bytes(MIB))
     spec = WorkerSpec(
         protocol=PROTOCOL,
@@ -82,6 +92,16 @@ def test_on_a_cpu_all_of_it_must_fit_into_the_machine_or_the_budget(tmp_path):
     assert planned(tmp_path, limit=None).available is None, "where nobody says how much there is, nothing is refused"
     with pytest.raises(LaunchError):
         planned(tmp_path, limit=NEEDED, devices=("cpu", "cpu"))
+
+
+def test_the_language_model_of_several_parts_is_the_one_that_counts(tmp_path):
+    """Failing means that such a checkpoint, which vLLM builds, ends as LAUNCH_FAILED: KeyError."""
+    parts = {"vocab_size": 7, "text_config": {"vocab_size": 1024, "dtype": "bfloat16", "num_key_value_heads": 3}}
+    assert planned(tmp_path, config=parts).facts == planned(tmp_path).facts
+    assert planned(tmp_path, config={"dtype": "bfloat16"}, limit=1) is None, "nothing can be reckoned"
+    (tmp_path / "config.json").write_text(json.dumps(parts))
+    with pytest.raises(LaunchError, match="3 key-value heads do not divide over 2"):
+        check_shape(tmp_path, 2)
 
 
 def test_where_nobody_sets_the_tokens_of_a_step_they_are_vllm_s_own(tmp_path, device):

@@ -10,6 +10,7 @@ from xcfg.errors import ConfigError
 from xcfg.plugin.manager import PluginManager
 from xcfg.schema.runtime import PlacementRequest
 from xcfg_testkit import PluginContract
+from xcfg_vllm.build import _short
 from xcfg_vllm.placement import placement
 
 HEAVY = ("torch", "numpy", "safetensors", "transformers", "vllm", "megatron")
@@ -77,3 +78,15 @@ def test_a_wrong_option_is_named(options, says):
     with pytest.raises(ConfigError) as error:
         asked(options=options)
     assert says in str(error.value)
+
+
+def test_why_a_configuration_is_refused_stands_in_the_message():
+    """pydantic says on the first line that something is wrong and on the second what; a reason is one line."""
+    refused = ValueError(
+        "1 validation error for VllmConfig\n  Value error, Model Runner V2 requires Triton.\n" + "x" * 999
+    )
+    told = _short(refused)
+    assert told.startswith(
+        "ValueError: 1 validation error for VllmConfig Value error, Model Runner V2 requires Triton."
+    )
+    assert "\n" not in told and len(told) < 320

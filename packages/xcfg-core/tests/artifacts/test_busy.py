@@ -5,6 +5,7 @@ Failing means that two runs score everything twice and say nothing, or that one 
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
@@ -63,6 +64,28 @@ def test_a_stopped_process_blocks_nobody(other, tmp_path):
             assert [seen.pid for seen in busy.others()] == [other.pid]
     finally:
         other.send_signal(signal.SIGCONT)
+
+
+HOSTILE = {
+    "deep": b"[" * 4096,
+    "infinite": b'{"pid": 1e999, "started": "x", "key": "k", "label": "l"}',
+    "surrogate": b'{"pid": 1, "started": "x", "key": "k", "label": "\\ud800"}',
+    "many digits": b'{"pid": ' + b"9" * 4000 + b', "started": "x", "key": "k", "label": "l"}',
+    "types": b'{"pid": 1, "started": null, "key": "k", "label": []}',
+    "a list": b"[]",
+    "no text": b"\xff\xfe",
+}
+
+
+@pytest.mark.parametrize("content", HOSTILE.values(), ids=HOSTILE)
+def test_a_locked_file_that_no_run_has_written_is_nobody(content, tmp_path):
+    """Failing means that anybody who may write into a root ends every run on it with a traceback."""
+    sign = tmp_path / f"{PREFIX}1-other"
+    sign.write_bytes(content)
+    with sign.open("rb") as stream, Busy(tmp_path) as busy:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        assert busy.others() == ()
+    assert sign.read_bytes() == content
 
 
 def test_the_last_word_counts_and_a_run_does_not_see_itself(tmp_path):

@@ -326,3 +326,20 @@ def test_verify_counts_the_planned_cases(call, tmp_path, deleted, code, shown):
         shutil.rmtree(store.folder / name)
     found, out, err = call("verify", str(tmp_path), "--seals-only")
     assert (found, err) == (code, "") and shown in out
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "latin-1", "ascii"])
+@pytest.mark.parametrize("more", [(), ("--json",)], ids=["text", "json"])
+def test_a_name_that_is_no_text_is_shown_as_an_escape(process, tmp_path, monkeypatch, encoding, more):
+    """Failing means that one file with an odd name in a root keeps everybody from verifying what lies beside it."""
+    store = Store(tmp_path, "demo")
+    store.open_experiment({"experiment_id": "demo"}, [], {})
+    payloads = dict.fromkeys(SCORE_PAYLOADS, b"{}")
+    store.put_score(ScoreFacts(key="k", arm="training", side="training", rollout=""), payloads)
+    (store.folder / "scores" / os.fsdecode(b"odd-\xff")).mkdir()
+    monkeypatch.setenv("PYTHONIOENCODING", encoding)
+    done = process("-m", "xcfg", *more, "verify", str(tmp_path), "--seals-only")
+    assert (done.returncode, done.stderr) == (0, "") and "odd-" in done.stdout
+    if more:
+        paths = [check["path"] for check in json.loads(done.stdout)["attempts"]]
+        assert os.fsencode(next(path for path in paths if "odd-" in path)).endswith(b"odd-\xff")

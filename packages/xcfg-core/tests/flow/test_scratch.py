@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
@@ -9,10 +10,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from xcfg.errors import ExecutionError
 from xcfg.flow.scratch import PREFIX, scratch_folder, sweep
 
 HOLD = """
 import sys
+from xcfg.errors import ExecutionError
 from xcfg.flow.scratch import scratch_folder
 with scratch_folder() as folder:
     print(folder, flush=True)
@@ -71,3 +74,26 @@ def test_a_second_journey_of_the_same_process_has_its_own():
         assert first != second
         assert first.is_dir()
         assert second.is_dir()
+
+
+def test_a_folder_that_is_being_made_is_not_swept(tmp_path, monkeypatch):
+    """Failing means that a journey which starts may take the folder from another that starts with it."""
+    swept, lock = [], fcntl.flock
+
+    def look_first(descriptor, how):
+        monkeypatch.setattr("fcntl.flock", lock)
+        swept.extend(sweep(tmp_path))
+        lock(descriptor, how)
+
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr("fcntl.flock", look_first)
+    with scratch_folder() as folder:
+        assert folder.is_dir() and swept == []
+        assert sweep(tmp_path) == []
+
+
+def test_a_place_that_cannot_be_written_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "absent"))
+    with pytest.raises(ExecutionError, match="absent") as caught, scratch_folder():
+        pass
+    assert "TMPDIR" in caught.value.hint

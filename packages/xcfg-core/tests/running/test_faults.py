@@ -217,6 +217,17 @@ def test_a_worker_that_died_between_requests_is_replaced(pool, launch, request_o
     assert not score.reused and score.builds[0].provenance["pid"] != pid
 
 
+def test_a_request_that_cannot_be_written_is_a_fault_of_its_score(pool, launch, request_of, is_alive):
+    """Failing means that a temporary folder that fills up between two scores ends every case with a traceback."""
+    pid = pool.score(launch(), request_of("a")).builds[0].provenance["pid"]
+    (held,) = pool._held.values()
+    folder, held.worker.exchange = held.worker.exchange, held.worker.exchange / "gone"
+    with pytest.raises(WorkerError, match="the exchange folder failed"):
+        pool.score(launch(), request_of("b"))
+    assert not is_alive(pid) and pool.alive == 0
+    assert pool.score(launch(), request_of("c")).reports, f"{folder} is of no account any more"
+
+
 @pytest.mark.parametrize("stage", ["build", "score"])
 def test_ctrl_c(tmp_path, launch, request_of, is_alive, stage, events):
     pool = WorkerPool(tmp_path / "s", on_event=events.append)
@@ -230,3 +241,4 @@ def test_ctrl_c(tmp_path, launch, request_of, is_alive, stage, events):
     pids = [pid for event in events for pid in event.get("pids", ())]
     assert len(pids) == 2 and not any(is_alive(pid) for pid in pids)
     assert caught.value.exit_code == 130 and pool.alive == 0
+    assert str(tmp_path) not in str(caught.value), "the journeys remove this folder, so nobody is sent there"

@@ -106,6 +106,18 @@ def test_an_import_that_starts_threads_is_spawned(forks, adapters, launch, reque
     assert forks._forks.forked == 0
 
 
+def test_an_import_that_fails_half_way_is_told_by_a_process_that_starts_afresh(forks, adapters, launch, request_of):
+    """Failing means that the report names what the first failure left behind, or that an engine runs on it."""
+    (adapters / "half_library.py").write_text(
+        "import sys\nassert not hasattr(sys, 'left_behind'), 'loaded twice'\nsys.left_behind = True\n"
+        "raise RuntimeError('the true reason')\n"
+    )
+    (adapters / "half_engine.py").write_text("from fake_engine import Fake\nimport half_library\n")
+    with pytest.raises(LaunchError, match="the true reason"):
+        forks.score(launch(adapter="half_engine:Fake"), request_of())
+    assert forks._forks.forked == 0
+
+
 @pytest.mark.parametrize(
     ("options", "kind", "text"),
     [
@@ -149,3 +161,12 @@ def test_a_server_that_was_killed_is_not_missed(forks, launch, request_of, is_al
     assert forks.score(launch(construction="b"), request_of("b")).reports
     forks.close()
     assert not is_alive(first.builds[0].provenance["pid"])
+
+
+def test_a_server_that_cannot_be_started_costs_nothing_but_its_speed(forks, launch, request_of):
+    """Failing means that a full temporary folder ends the run with a traceback before the first case."""
+    forks.scratch.mkdir()
+    forks._forks._folder.touch()  # no folder for its log
+    forks.expect([launch()])
+    assert forks.score(launch(), request_of()).reports
+    assert forks._forks.forked == 0

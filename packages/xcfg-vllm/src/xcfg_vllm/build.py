@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,7 @@ from xcfg.errors import ConfigError, LaunchError, did_you_mean
 from xcfg.identity.rollout import read_rollout
 from xcfg.schema.worker import WorkerSpec
 
-from xcfg_vllm.memory import Memory, plan_memory
+from xcfg_vllm.memory import Memory, model_config, plan_memory
 from xcfg_vllm.options import SOURCE, VllmOptions, parse_options
 
 VERSIONS = (25, 33)
@@ -157,7 +156,7 @@ def check_version() -> str:
 
 def check_shape(checkpoint: Path, ranks: int) -> None:
     """Raise LaunchError where a rank would hold a copy of another's key-value heads, which attestation cannot tell."""
-    config = json.loads((checkpoint / "config.json").read_text(encoding="utf-8"))
+    config = model_config(checkpoint)
     heads = config.get("num_key_value_heads") or config.get("num_attention_heads") or ranks
     if int(heads) % ranks:
         raise LaunchError(
@@ -225,10 +224,10 @@ def _lengths(spec: WorkerSpec) -> list[int]:
 
 def model_limit(checkpoint: Path) -> int:
     """Return the positions for which the checkpoint was made (max_position_embeddings)."""
-    config = json.loads((checkpoint / "config.json").read_text(encoding="utf-8"))
+    config = model_config(checkpoint)
     return int(config.get("max_position_embeddings", 2048))
 
 
 def _short(error: BaseException) -> str:
-    lines = [line for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[0][:300] if lines else ''}"
+    """Return the kind and the beginning: of a refused configuration the first line only counts, the second says why."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"

@@ -81,16 +81,28 @@ def peak_bytes(
     return max(head, softmax) * columns
 
 
-def plan_memory(spec: WorkerSpec, lengths: Sequence[int], arguments: Mapping[str, Any], options: VllmOptions) -> Memory:
+def model_config(checkpoint: Path) -> dict[str, Any]:
+    """Return config.json; a model of several parts describes its language model in `text_config`, which goes first."""
+    config: dict[str, Any] = json.loads((checkpoint / "config.json").read_text(encoding="utf-8"))
+    text = config.get("text_config")
+    return {**config, **text} if isinstance(text, dict) else config
+
+
+def plan_memory(
+    spec: WorkerSpec, lengths: Sequence[int], arguments: Mapping[str, Any], options: VllmOptions
+) -> Memory | None:
     """Return what an engine with `arguments` will take; on a GPU with a lower gpu_memory_utilization where that helps.
 
+    None where config.json names no vocabulary: then nothing can be reckoned, and the engine is built as it is.
     Raises LaunchError where weights, cache and prompt log probabilities cannot all fit.
     """
     on_cuda = any(device.startswith("cuda") for device in spec.devices)
-    config = json.loads((Path(spec.checkpoint) / "config.json").read_text(encoding="utf-8"))
+    config = model_config(Path(spec.checkpoint))
+    if not isinstance(config.get("vocab_size"), int):
+        return None
     dtype, runner = str(arguments["dtype"]), str(spec.knobs.get("rollout.model_runner", "v1"))
     step = _step(arguments, spec.world_size, on_cuda)
-    peak = peak_bytes(lengths, int(config["vocab_size"]), dtype, runner, step=step, ranks=spec.world_size)
+    peak = peak_bytes(lengths, config["vocab_size"], dtype, runner, step=step, ranks=spec.world_size)
     weights = _weights(Path(spec.checkpoint), config, dtype)
     if not on_cuda:
         cache = (options.kv_cache_gib or 1) * GIB * spec.world_size

@@ -17,9 +17,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from xcfg.artifacts.layout import TEMPORARY
+from xcfg.errors import ConfigError
+from xcfg.schema.codec import convert, parse_strict
 
 PREFIX = f"{TEMPORARY}run-"
 _LARGEST = 4096
+_LARGEST_PID = 2**31 - 1
 
 
 class OtherRun(NamedTuple):
@@ -108,8 +111,12 @@ def _look(path: Path) -> OtherRun | None:
 
 
 def _read(data: bytes) -> OtherRun | None:
+    """Return what a sign says; None for whatever no run has written: anybody may put a file there and lock it."""
     try:
-        said = json.loads(data)
-        return OtherRun(int(said["pid"]), str(said["started"]), str(said["key"]), str(said["label"]))
-    except (ValueError, KeyError, TypeError):
+        said = convert(parse_strict(data), dict[str, int | str])
+        pid, texts = said["pid"], [said["started"], said["key"], said["label"]]
+    except (ConfigError, KeyError):
         return None
+    if not isinstance(pid, int) or not 0 < pid <= _LARGEST_PID or not all(isinstance(text, str) for text in texts):
+        return None
+    return OtherRun(pid, *map(str, texts))

@@ -91,7 +91,7 @@ def emit(session: Session, value: T, human: Callable[[T], str | None]) -> None:
     """
     session.emitted = True
     if session.json:
-        click.echo(codec.pretty_json(value), nl=False)
+        click.echo(codec.pretty_json(value, lone_surrogates=True), nl=False)
     elif (text := human(value)) is not None:
         click.echo(text.rstrip("\n"))
 

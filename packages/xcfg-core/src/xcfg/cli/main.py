@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import importlib
+import io
 import os
 import sys
 import traceback
@@ -112,6 +113,7 @@ def cli() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code (contract, section 6); nothing is raised."""
+    _show_every_name()
     words = list(sys.argv[1:] if arguments is None else arguments)
     session = Session.from_arguments(words)
     try:
@@ -120,6 +122,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _give_up_stdout()
     except KeyboardInterrupt:
         return 130
+
+
+def _show_every_name() -> None:
+    """Let stdout write what its encoding lacks as an escape: a stored file may have any bytes for a name."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def _run(words: list[str], session: Session) -> BaseException | int:
@@ -147,7 +155,7 @@ def _finish(outcome: BaseException | int, session: Session) -> int:
         note("".join(traceback.format_exception(outcome)).rstrip("\n"))
     summary = _summary(outcome)
     if session.json and not session.emitted:
-        click.echo(codec.pretty_json(summary), nl=False)
+        click.echo(codec.pretty_json(summary, lone_surrogates=True), nl=False)
     elif isinstance(outcome, BareGroupError):
         note(outcome.message)
     else:

@@ -10,6 +10,8 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from xcfg.errors import ExecutionError
+
 PREFIX = "xcfg-scratch-"
 LOCK = "lock"
 
@@ -18,18 +20,30 @@ LOCK = "lock"
 def scratch_folder() -> Iterator[Path]:
     """Give an empty folder below the system's temporary folder and remove it at the end.
 
-    Its lock is held while this process lives, whatever ends it, so that nobody sweeps a folder in use.
+    Its lock is held while this process lives, whatever ends it, so that nobody sweeps a folder in use. Raises
+    ExecutionError where no folder can be made.
     """
-    sweep(Path(tempfile.gettempdir()))
-    with tempfile.TemporaryDirectory(prefix=PREFIX, ignore_cleanup_errors=True) as name:
-        unseen = Path(name) / f"{LOCK}.new"
-        descriptor = os.open(unseen, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    with contextlib.ExitStack() as stack:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            unseen.rename(Path(name) / LOCK)  # a sweep between making and locking would remove the folder
-            yield Path(name)
-        finally:
-            os.close(descriptor)
+            folder = _locked(stack)
+        except OSError as error:
+            raise ExecutionError(
+                f"no temporary folder for engines can be made: {error}",
+                hint="Set TMPDIR to a folder where you may write and that has space.",
+            ) from error
+        yield folder
+
+
+def _locked(stack: contextlib.ExitStack) -> Path:
+    """Make a folder that is removed with `stack`, and its lock, which bears its name only once it is held."""
+    sweep(Path(tempfile.gettempdir()))
+    folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=PREFIX, ignore_cleanup_errors=True)))
+    making = folder / f"{LOCK}-"
+    descriptor = os.open(making, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    stack.callback(os.close, descriptor)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    making.rename(folder / LOCK)
+    return folder
 
 
 def sweep(parent: Path) -> list[Path]:

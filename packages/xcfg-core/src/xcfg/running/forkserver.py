@@ -76,7 +76,8 @@ class _Server:
 
     def __init__(self, env: dict[str, str], module: str, log: Path) -> None:
         ours, theirs = socket.socketpair()
-        with theirs, log.open("ab") as stream:
+        with contextlib.ExitStack() as failed, theirs, log.open("ab") as stream:
+            failed.callback(ours.close)
             self.popen = subprocess.Popen(
                 [*SERVE, str(theirs.fileno()), module],
                 env=env,
@@ -86,6 +87,7 @@ class _Server:
                 start_new_session=True,
                 pass_fds=(theirs.fileno(),),
             )
+            failed.pop_all()
         self._socket, self._reader = ours, ours.makefile("rb")
         self.ready = False
 
@@ -173,8 +175,11 @@ class ForkStarter:
         if key not in self._servers:
             if not module or sum(server is not None for server in self._servers.values()) >= MAX_SERVERS:
                 return None
-            self._folder.mkdir(parents=True, exist_ok=True)
-            self._servers[key] = _Server(shared, module, self._folder / f"server-{len(self._servers)}.log")
+            log = self._folder / f"server-{len(self._servers)}.log"
+            self._servers[key] = None
+            with contextlib.suppress(OSError):  # no room for a log, or for a process: each launch then says so itself
+                self._folder.mkdir(parents=True, exist_ok=True)
+                self._servers[key] = _Server(shared, module, log)
         return self._servers[key]
 
     def _ready(self, shared: dict[str, str], module: str) -> _Server | None:
@@ -205,12 +210,18 @@ def _module(adapter: str) -> str:
 def preload(module: str) -> str:
     """Import the adapter's module and what it names; return why the result must not be forked, or nothing.
 
-    An import that fails is left to the worker, which repeats it and reports the error.
+    An import that fails half-way leaves libraries behind with which the next try fails for another reason, or goes
+    through; so the worker starts afresh and tells the first. What is not installed leaves nothing.
     """
-    with contextlib.suppress(Exception, SystemExit):
-        names = getattr(importlib.import_module(module), "XCFG_PRELOAD", ("torch",))
-        for name in names:
+    name = module
+    try:
+        for name in (module, *getattr(importlib.import_module(module), "XCFG_PRELOAD", ("torch",))):
             importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if not f"{name}.".startswith(f"{error.name}."):
+            return f"importing {name!r} failed: {error}"
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - the worker meets it again and reports it
+        return f"importing {name!r} failed: {error}"
     if threading.active_count() > 1:
         return f"importing {module!r} started threads"
     torch = sys.modules.get("torch")

@@ -129,7 +129,10 @@ class Worker:
         self.wait_ready()
         wire = self._wire_request(request)
         deadline = time.monotonic() + self.score_timeout
-        files.write_request(self.exchange, wire)
+        try:
+            files.write_request(self.exchange, wire)
+        except OSError as refused:
+            raise self._broke(files.ProtocolError(f"the exchange folder failed: {refused}"), ScoreFault) from None
         gathering = files.Gathering(
             self.exchange,
             f"done-{wire.id}-",
@@ -316,7 +319,7 @@ class Worker:
     def _interrupted(self) -> InterruptedRunError:
         return InterruptedRunError(
             f"interrupted while a worker of runtime {self.spec.runtime!r} was busy",
-            hint=f"Its processes were ended. Its logs are in {self.exchange}.",
+            hint="Its processes were ended.",
         )
 
     def _broke(

@@ -191,9 +191,13 @@ def canonical_json(value: Any) -> bytes:
     return rfc8785.dumps(plain(value))
 
 
-def pretty_json(value: Any) -> bytes:
-    """Return readable JSON with sorted keys and a final newline; refuses NaN and Infinity."""
-    return (json.dumps(plain(value), indent=1, sort_keys=True, allow_nan=False, ensure_ascii=False) + "\n").encode()
+def pretty_json(value: Any, *, lone_surrogates: bool = False) -> bytes:
+    """Return readable JSON with sorted keys and a final newline; refuses NaN and Infinity.
+
+    lone_surrogates: write one, of a file name that is no UTF-8, as its escape; else it raises UnicodeEncodeError.
+    """
+    text = json.dumps(plain(value), indent=1, sort_keys=True, allow_nan=False, ensure_ascii=False) + "\n"
+    return text.encode(errors="backslashreplace" if lone_surrogates else "strict")
 
 
 def digest(value: Any) -> str:
