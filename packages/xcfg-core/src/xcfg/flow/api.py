@@ -17,6 +17,7 @@ from xcfg.flow import freeze as freeze_journey
 from xcfg.flow import freeze_dump as dump_journey
 from xcfg.flow import plan as plan_journey
 from xcfg.flow import run as run_journey
+from xcfg.flow import stored_run
 from xcfg.flow import verify as verify_journey
 from xcfg.flow.documents import Requested
 from xcfg.flow.inputs import Loaded, load_inputs
@@ -101,6 +102,16 @@ def open_dump(
         other_reader=train_reader,
         redacted=redacted,
     )
+
+
+def open_run(path: AnyPath, *, runtimes: str = "", experiment: str = "") -> stored_run.StoredRun:
+    """Return a finished run as it was sealed: planned cases with their newest valid attempts, and their scores.
+
+    path: `runs/<experiment>`. runtimes: `ROLLOUT/TRAINING` where several pairs ran it; without, the pair that ran the
+    baseline last. experiment: the digest of a revision; without, the newest. Raises UsageError, NothingSelectedError,
+    UnknownNameError, ArtifactError.
+    """
+    return stored_run.open_run(Path(path), runtimes=runtimes, experiment=experiment)
 
 
 def verify(path: AnyPath, *, seals_only: bool = False) -> VerifySummary:
