@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from xcfg.schema._base import Record
+from xcfg.schema.minimization import Minimization
 from xcfg.schema.result import Interval
 
 ANALYSIS = "xcfg.analysis.v1"
@@ -104,3 +105,4 @@ class Analysis(Record):
     figures: dict[str, float | None] = {}
     views: tuple[View, ...] = ()
     insufficient_data: tuple[UnansweredSignature, ...] = ()
+    minimization: Minimization | None = None
