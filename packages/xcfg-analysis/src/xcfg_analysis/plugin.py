@@ -1,4 +1,4 @@
-"""The plugin `analysis`: fault signatures and `xcfg analyze`; announces the commands that are not there yet."""
+"""The plugin `analysis`: fault signatures, `xcfg analyze`, `xcfg minimize`, and announced commands."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from xcfg_analysis.catalogue import SIGNATURES
 
 PLANNED = {
     "cube": "Show the results of a run as a cube.",
-    "minimize": "Find the smallest alignment that is enough.",
     "gate": "Judge a run in CI.",
 }
 
@@ -21,11 +20,16 @@ def xcfg_signatures() -> tuple[SignatureDescriptor, ...]:
 
 @hookimpl
 def xcfg_commands() -> tuple[CommandProvider, ...]:
-    """Return `analyze`, and the planned commands, which are listed and refused when called."""
+    """Return `analyze`, `minimize`, and the planned commands, which are listed and refused when called."""
     analyze = CommandProvider(
         name="analyze",
         summary="Name the fault behind the drift in a dump.",
         factory="xcfg_analysis.command:analyze",
+    )
+    minimize = CommandProvider(
+        name="minimize",
+        summary="Find the smallest alignment that is enough.",
+        factory="xcfg_analysis.minimize.command:minimize",
     )
     planned = tuple(
         CommandProvider(
@@ -37,4 +41,4 @@ def xcfg_commands() -> tuple[CommandProvider, ...]:
         )
         for name, summary in PLANNED.items()
     )
-    return (analyze, *planned)
+    return (analyze, minimize, *planned)
