@@ -1,4 +1,4 @@
-"""The plugin `analysis`: fault signatures, `xcfg analyze`, `xcfg minimize`, and announced commands."""
+"""The plugin `analysis`: signatures, `analyze`, `cube`, `minimize`, an analysis after every run; announces the rest."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from xcfg.plugin import CommandProvider, SignatureDescriptor, hookimpl
 from xcfg_analysis.catalogue import SIGNATURES
 
 PLANNED = {
-    "cube": "Show the results of a run as a cube.",
     "gate": "Judge a run in CI.",
 }
 
@@ -20,10 +19,10 @@ def xcfg_signatures() -> tuple[SignatureDescriptor, ...]:
 
 @hookimpl
 def xcfg_commands() -> tuple[CommandProvider, ...]:
-    """Return `analyze`, `minimize`, and the planned commands, which are listed and refused when called."""
+    """Return what works, and the planned commands, which are listed and refused when called."""
     analyze = CommandProvider(
         name="analyze",
-        summary="Name the fault behind the drift in a dump.",
+        summary="Say what makes the sides drift, from a run or a dump.",
         factory="xcfg_analysis.command:analyze",
     )
     minimize = CommandProvider(
@@ -31,14 +30,25 @@ def xcfg_commands() -> tuple[CommandProvider, ...]:
         summary="Find the smallest alignment that is enough.",
         factory="xcfg_analysis.minimize.command:minimize",
     )
+    cube = CommandProvider(
+        name="cube", summary="Show the results of a run as a cube.", factory="xcfg_analysis.cube.command:cube"
+    )
     planned = tuple(
         CommandProvider(
             name=name,
             summary=summary,
             factory="",
             status="planned",
-            missing="runs cannot be analysed in this version, only dumps (xcfg analyze)",
+            missing="this version analyses runs (xcfg analyze), and does no more with them",
         )
         for name, summary in PLANNED.items()
     )
-    return (analyze, minimize, *planned)
+    return (analyze, cube, minimize, *planned)
+
+
+@hookimpl
+def xcfg_after_run(folder: str, experiment: str) -> None:
+    """Leave an analysis in the run that has ended."""
+    from xcfg_analysis.page.after_run import keep_analysis
+
+    keep_analysis(folder, experiment)

@@ -95,7 +95,7 @@ def _end(found: Analysis) -> str:
 
 
 def wrapped(label: str, words: str, *, indent: int = 2) -> Iterator[str]:
-    """Yield `label` and `words`, wrapped at the width of the terminal."""
+    """Yield `words` in lines that fit the terminal, beside `label`."""
     lead = " " * indent + (f"{label:<11}" if label else "")
     width = max(60, min(120, shutil.get_terminal_size((120, 24)).columns))
     clean = "".join(char if char.isprintable() else " " for char in words)

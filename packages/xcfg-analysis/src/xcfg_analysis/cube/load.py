@@ -67,17 +67,19 @@ class Evidence:
     @cached_property
     def sequence(self) -> Int:
         """int64 [T]: which sequence each token belongs to."""
-        return self.run.rollout.sequence_index()
+        found: Int = self.run.rollout.sequence_index()
+        return found
 
     @cached_property
     def active(self) -> Bool:
         """Bool [T]: the tokens that are compared."""
-        return self.run.rollout.active
+        found: Bool = self.run.rollout.active
+        return found
 
     @property
     def sequences(self) -> int:
         """S."""
-        return self.run.rollout.sequence_count
+        return int(self.run.rollout.sequence_count)
 
     def difference(self, row: Row, edge: str) -> tuple[Float, Bool] | None:
         """Return (d, mask) of an edge of a row: first - second in float64 [T], and its tokens, bool [T].

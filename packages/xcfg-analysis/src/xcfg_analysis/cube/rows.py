@@ -29,7 +29,7 @@ class AxisCell(Record):
 class ArmCell(Record):
     """One side score of a case: where it lies and in which processes it was made.
 
-    key: of the score in the store. digest: SHA-256 of its dtype and active values, so that equal digests are equal bits.
+    key: of the score in the store. digest: SHA-256 of its dtype and active values: equal digests are equal bits.
     processes: process ids by rank; empty where the program that scored did not say. started: their start times in clock
     ticks, which tell a process from a later one with its id. dtype: the compute dtype that every rank observed, or
     empty. environment: digest of what was installed and chosen where it was scored. claims: what its runtime says of
@@ -51,7 +51,7 @@ class Row(Record):
     """One case, by its newest valid attempt.
 
     role: names.Role; controls of the baseline are rows too. delta: what differs from the baseline, by axis key.
-    outside: what differs from the baseline and no knob declares: `runtime_options` and the scoring environment, by name.
+    outside: what differs from the baseline and no knob declares: `runtime_options`, the scoring environment; by name.
     devices: by side. seconds: build and score, over the arms, a shared score included. verdict_edge: name in `edges`;
     empty where nothing was compared.
     """
@@ -82,7 +82,7 @@ class Row(Record):
 class Cube(Record):
     """A run. rows: in the order of the plan, the baseline first. missing: planned cases without a valid attempt.
 
-    experiment: the experiment as it was sealed. definitions: what plugins said of each axis (tier, source class, group).
+    experiment: the experiment as it was sealed. definitions: what plugins say of each axis (tier, source class, group).
     runtimes: the pair of all rows. others: pairs that ran the experiment as well and are left out.
     """
 

@@ -5,7 +5,7 @@
 | verdict | no active token of the verdict edge differs by more than the yardstick |
 | explained | the assessment is EXPLAINED_BY_PRECISION |
 | k3<=X | mean of exp(d) - 1 - d, nats |
-| reduction>=P% | 1 - mean d^2 / mean d^2 of the production point, over the same draws of sequences |
+| reduction>=P% | 1 - mean d^2 / mean d^2 of the production point, by the same draws of sequences |
 
 The yardstick of every case is the smaller of its own and the production point's threshold, so that a coarser dtype
 cannot meet an objective by being allowed more. The last two are decided by an interval over sequences: one that holds
@@ -25,10 +25,12 @@ from xcfg.errors import UsageError
 from xcfg.schema.names import Assessment
 from xcfg.schema.result import Interval
 
-from xcfg_analysis.samples.interval import Float, IntervalRule, ratio
+from xcfg_analysis.cube.load import Float
+from xcfg_analysis.samples.interval import IntervalRule, token_mean
 from xcfg_analysis.samples.sample import K3, SQUARES, TOKENS, Sample
 
 KNOWN = "verdict, explained, k3<=X (nats), reduction>=P% (of mean d^2)"
+NEXT_TO_NOTHING = 1e-12
 _LIMIT = re.compile(r"(?P<name>k3\s*<=|reduction\s*>=)\s*(?P<number>[0-9.eE+-]+)\s*(?P<percent>%?)")
 
 
@@ -64,7 +66,7 @@ class Objective:
         """Return the outcome of a case from all its scorings, the first one first; so too of the production point."""
         bad = next((item for item in (*samples, *production) if not item.measured), None)
         if bad is not None:
-            which = "the case" if bad in samples else "the production point"
+            which = "the case" if any(bad is item for item in samples) else "the production point"
             reason = f"{which} ended {bad.status}" + (f": {bad.reason}" if bad.reason else "")
             return Judged(Outcome.UNRESOLVED, reason=reason, repeatable=False)
         if self.kind == "verdict":
@@ -72,19 +74,23 @@ class Objective:
         if self.kind == "explained":
             return _explained(samples, production)
         sums = _pooled(samples)
-        used = sums[:, TOKENS] > 0
         if self.kind == "k3":
-            return self._below(ratio(sums[:, K3], sums[:, TOKENS], used, self.rule), self.limit)
-        before = _pooled(production)[:, SQUARES]
-        if not before.any():
+            return self._below(token_mean(sums[:, K3], sums[:, TOKENS], self.rule), self.limit)
+        before = _pooled(production)
+        if before.shape != sums.shape or not np.array_equal(before[:, TOKENS], sums[:, TOKENS]):
+            reason = "it was compared on other tokens than the production point"
+            return Judged(Outcome.UNRESOLVED, reason=reason, repeatable=False)
+        if not before[:, SQUARES].any():
             reason = "the production point has no difference to reduce"
             return Judged(Outcome.UNRESOLVED, reason=reason, repeatable=False)
-        judged = self._below(ratio(sums[:, SQUARES], before, used, self.rule), 1.0 - self.limit)
+        # A sequence that production scores alike weighs next to nothing, and what the case adds to it still counts.
+        held = np.maximum(before[:, SQUARES], NEXT_TO_NOTHING * before[:, SQUARES].max())
+        held = np.where(before[:, TOKENS] > 0, held, 0.0)
+        judged = self._below(token_mean(sums[:, SQUARES], held, self.rule), 1.0 - self.limit)
         if judged.interval is None:
             return judged
-        kept = judged.interval
-        turned = Interval(value=1.0 - kept.value, low=1.0 - kept.high, high=1.0 - kept.low)
-        return Judged(judged.outcome, turned.value, turned, judged.reason)
+        low, value, high = (1.0 - end for end in (judged.interval.high, judged.interval.value, judged.interval.low))
+        return Judged(judged.outcome, value, Interval(value=value, low=low, high=high), judged.reason)
 
     def _below(self, found: Interval | str, limit: float) -> Judged:
         """Return whether an interval lies at or below `limit`."""
@@ -162,6 +168,6 @@ def _wider(case: Sample, production: Sample) -> str:
 
 
 def _pooled(samples: Sequence[Sample]) -> Float:
-    """Return the per-sequence sums, averaged over scorings: float64 [S, 3]."""
+    """Return the per-sequence sums, averaged over scorings: float64 [S, 4]."""
     pooled: Float = np.mean([item.sums for item in samples], axis=0)
     return pooled

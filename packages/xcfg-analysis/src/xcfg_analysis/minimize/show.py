@@ -17,8 +17,7 @@ def text(found: Analysis) -> str:
         return found.conclusion
     lines = [
         f"objective {ran.objective}: production {ran.production}",
-        f"{len(ran.trials)} of {2 ** len(ran.atoms)} sets tried ({ran.strategy}; budget {ran.budget} sets, "
-        + f"{ran.repeats} repeats of an unresolved one)",
+        f"{len(ran.trials)} of {2 ** len(ran.atoms)} sets tried: {ran.strategy}, open ones {ran.repeats + 1} times",
         "",
         columns([("set", "outcome", "value", "interval", "scorings", "seconds"), *map(_trial, ran.trials)]),
         "",

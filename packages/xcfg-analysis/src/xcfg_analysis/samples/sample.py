@@ -7,20 +7,20 @@ from dataclasses import dataclass
 import numpy as np
 from xcfg.schema.names import Assessment, Status
 
-from xcfg_analysis.cube.load import Bool, Evidence, Int
+from xcfg_analysis.cube.load import Evidence, Float
 from xcfg_analysis.cube.rows import Row
-from xcfg_analysis.samples.interval import Float
+from xcfg_analysis.effects.effect import verdict_sums
 
-TOKENS, SQUARES, K3 = range(3)
-"""Columns of Sample.sums."""
+TOKENS, SQUARES, SIZES, K3 = range(4)
+"""Columns of Sample.sums, as in effects.per_sequence."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Sample:
     """What one scoring of one case gave on its verdict edge.
 
-    sums: float64 [S, 3], per sequence the active tokens, the sum of d^2 (nats^2) and of exp(d) - 1 - d; NaN where
-    it is not known. budgets: rms error of plain implementations on (training, rollout), nats. bits: what is equal
+    sums: float64 [S, 4], per sequence the active tokens and the sums of d^2 (nats^2), |d| and exp(d) - 1 - d; NaN where
+    that is not known. budgets: rms error of plain implementations on (training, rollout), nats. bits: what is equal
     when the scores are equal bit for bit.
     """
 
@@ -44,11 +44,8 @@ class Sample:
 def sample(row: Row, evidence: Evidence | None = None) -> Sample:
     """Return what a row says. Without evidence the sums come from the figures by sequence, and k3 is not known."""
     edge = row.edges.get(row.verdict_edge)
-    found = evidence.difference(row, row.verdict_edge) if evidence is not None and edge is not None else None
-    if evidence is not None and found is not None:
-        sums = _from_tokens(found[0], evidence.sequence, found[1], evidence.sequences)
-    else:
-        sums = _from_groups(row)
+    known = verdict_sums(evidence, row) if evidence is not None else None
+    sums = _from_groups(row) if known is None else known
     assessed = row.assessment
     return Sample(
         case_id=row.case_id,
@@ -64,17 +61,10 @@ def sample(row: Row, evidence: Evidence | None = None) -> Sample:
     )
 
 
-def _from_tokens(d: Float, sequence: Int, mask: Bool, count: int) -> Float:
-    """Return float64 [S, 3] from d float64 [T] (0 outside mask), its sequences int64 [T] and mask bool [T]."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        terms = (mask.astype(np.float64), d * d, np.expm1(d) - d)
-    sums: Float = np.stack([np.bincount(sequence, term, minlength=count) for term in terms], axis=1)
-    return sums
-
-
 def _from_groups(row: Row) -> Float:
     groups = row.edges[row.verdict_edge].by_sequence if row.verdict_edge in row.edges else ()
-    sums = np.zeros((1 + max((int(item.group) for item in groups), default=-1), 3))
+    sums = np.zeros((1 + max((int(item.group) for item in groups), default=-1), 4))
     for item in groups:
-        sums[int(item.group)] = (item.active_tokens, item.rms**2 * item.active_tokens, np.nan)
+        count = item.active_tokens
+        sums[int(item.group)] = (count, item.rms**2 * count, item.mean_abs * count, np.nan)
     return sums

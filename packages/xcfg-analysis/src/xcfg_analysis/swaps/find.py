@@ -11,7 +11,7 @@ from xcfg.schema.result import Interval
 
 from xcfg_analysis.cube.load import Evidence
 from xcfg_analysis.cube.rows import Cube, Row
-from xcfg_analysis.samples.interval import IntervalRule, ratio
+from xcfg_analysis.samples.interval import IntervalRule, token_mean
 from xcfg_analysis.samples.sample import SQUARES, TOKENS, Sample, sample
 from xcfg_analysis.swaps.diagnosis import BOTH, CELLS, ROLLOUT, TRAINING, CellFacts, Diagnosis, diagnose
 
@@ -138,8 +138,7 @@ def _facts(
         return CellFacts(
             row.case_id, "it was compared on other sequences than native on both sides", unapplied, coupled
         )
-    used = mine.sums[:, TOKENS] > 0
-    found = ratio(mine.sums[:, SQUARES] - ground.sums[:, SQUARES], mine.sums[:, TOKENS], used, rule)
+    found = token_mean(mine.sums[:, SQUARES] - ground.sums[:, SQUARES], mine.sums[:, TOKENS], rule)
     lacking = found if isinstance(found, str) else ""
     change: Interval | None = None if isinstance(found, str) else found
     return CellFacts(row.case_id, lacking, unapplied, coupled, _moved(row, baseline, name), change)

@@ -17,7 +17,7 @@ from xcfg.planning import plan_experiment, select_cases
 from xcfg.plugin.known import KNOB_PREFIXES
 from xcfg.plugin.manager import PluginManager
 from xcfg.schema.codec import digest, evolve, plain
-from xcfg.schema.experiment import Combination, Experiment, FrozenIdentity, InlineIdentity
+from xcfg.schema.experiment import Combination, ControlsInput, Experiment, FrozenIdentity, InlineIdentity
 from xcfg.schema.identity import CheckpointRef, IdentityDigests, TokenizerRef
 from xcfg.schema.plan import ExperimentCase, ExperimentPlan
 
@@ -57,7 +57,10 @@ def load_inputs(
     for requirement in experiment.requires:
         manager.require_plugin(requirement)
     contract = load_contract(experiment.contract.source, experiment.contract.version)
-    experiment = evolve(experiment, contract=contract.ref, combinations=tuple(combinations))
+    experiment = evolve(experiment, contract=contract.ref)
+    if combinations:
+        none = ControlsInput(reference=experiment.controls.reference)
+        experiment = evolve(experiment, combinations=tuple(combinations), controls=none)
     rollout = rollout_of(experiment)
     plan = plan_experiment(experiment, manager.knobs(), identity_digests(rollout), providers=KNOB_PREFIXES)
     check_operators(experiment, manager)

@@ -143,7 +143,11 @@ class Run:
             interrupted = True
         ended = {case_id: attempt.seal.attempt_id for case_id, attempt in self.attempts.items()}
         self.recorder.store.put_ended(self.recorder.revision.experiment_digest, ended)
-        return run_summary(self.loaded, self.options, self.prepared, self.summaries, interrupted=interrupted)
+        summary = run_summary(self.loaded, self.options, self.prepared, self.summaries, interrupted=interrupted)
+        if not interrupted:
+            revision = self.recorder.revision.experiment_digest
+            self.manager.observe_after_run(summary, str(self.recorder.store.folder), revision)
+        return summary
 
     def _ends_at_once(self, item: PreparedCase) -> bool:
         if self.options.resume:

@@ -41,7 +41,7 @@ def is_run(path: Path) -> bool:
 
 @dataclass(frozen=True)
 class RunCase:
-    """A planned case with its newest valid attempt of one runtime pair, or without any; rejected: what was not valid."""
+    """A planned case with its newest valid attempt of one runtime pair, if any. rejected: those that are not valid."""
 
     planned: ExperimentCase
     attempt: StoredAttempt | None = None
