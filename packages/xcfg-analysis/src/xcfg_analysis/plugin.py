@@ -39,7 +39,7 @@ def xcfg_commands() -> tuple[CommandProvider, ...]:
             summary=summary,
             factory="",
             status="planned",
-            missing="this version analyses runs (xcfg analyze), and does no more with them",
+            missing="in this version a run can be analysed (xcfg analyze) and listed (xcfg cube), no more",
         )
         for name, summary in PLANNED.items()
     )
