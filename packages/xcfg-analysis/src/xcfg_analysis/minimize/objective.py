@@ -30,7 +30,6 @@ from xcfg_analysis.samples.interval import IntervalRule, token_mean
 from xcfg_analysis.samples.sample import K3, SQUARES, TOKENS, Sample
 
 KNOWN = "verdict, explained, k3<=X (nats), reduction>=P% (of mean d^2)"
-NEXT_TO_NOTHING = 1e-12
 _LIMIT = re.compile(r"(?P<name>k3\s*<=|reduction\s*>=)\s*(?P<number>[0-9.eE+-]+)\s*(?P<percent>%?)")
 
 
@@ -83,13 +82,14 @@ class Objective:
         if not before[:, SQUARES].any():
             reason = "the production point has no difference to reduce"
             return Judged(Outcome.UNRESOLVED, reason=reason, repeatable=False)
-        # A sequence that production scores alike weighs next to nothing, and what the case adds to it still counts.
-        held = np.maximum(before[:, SQUARES], NEXT_TO_NOTHING * before[:, SQUARES].max())
-        held = np.where(before[:, TOKENS] > 0, held, 0.0)
-        judged = self._below(token_mean(sums[:, SQUARES], held, self.rule), 1.0 - self.limit)
+        # Per token, what exceeds the share that may stay; its sign is the question, and every sequence has a say in it,
+        # also where the case has few sequences left that differ at all.
+        excess = sums[:, SQUARES] - (1.0 - self.limit) * before[:, SQUARES]
+        judged = self._below(token_mean(excess, sums[:, TOKENS], self.rule), 0.0)
         if judged.interval is None:
             return judged
-        low, value, high = (1.0 - end for end in (judged.interval.high, judged.interval.value, judged.interval.low))
+        scale, found = float(before[:, TOKENS].sum() / before[:, SQUARES].sum()), judged.interval
+        low, value, high = (min(1.0, self.limit - end * scale) for end in (found.high, found.value, found.low))
         return Judged(judged.outcome, value, Interval(value=value, low=low, high=high), judged.reason)
 
     def _below(self, found: Interval | str, limit: float) -> Judged:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from xcfg.schema.analysis import Analysis
 from xcfg.schema.minimization import AlignmentSet, AlignmentTrial, Minimization
 
+from xcfg_analysis.minimize.objective import Outcome
 from xcfg_analysis.show import columns, number, wrapped
 
 
@@ -17,7 +18,7 @@ def text(found: Analysis) -> str:
         return found.conclusion
     lines = [
         f"objective {ran.objective}: production {ran.production}",
-        f"{len(ran.trials)} of {2 ** len(ran.atoms)} sets tried: {ran.strategy}, open ones {ran.repeats + 1} times",
+        f"{len(ran.trials)} of {2 ** len(ran.atoms)} sets tried ({ran.strategy})",
         "",
         columns([("set", "outcome", "value", "interval", "scorings", "seconds"), *map(_trial, ran.trials)]),
         "",
@@ -32,6 +33,8 @@ def text(found: Analysis) -> str:
     for note in ran.notes:
         lines += wrapped("note", note)
     for trial in ran.trials:
+        if trial.outcome == Outcome.UNRESOLVED.value:
+            lines += wrapped("open", f"{_name(trial.align)}: {trial.reason}")
         if trial.coupled:
             lines += wrapped("note", f"{_name(trial.align)} also changed {', '.join(trial.coupled)}")
     lines += wrapped("claim", ran.claim)
@@ -59,9 +62,8 @@ def _set(item: AlignmentSet) -> tuple[str, ...]:
 
 def _trial(trial: AlignmentTrial) -> tuple[str, ...]:
     interval = "-" if trial.interval is None else f"{number(trial.interval.low)} to {number(trial.interval.high)}"
-    outcome = trial.outcome if trial.outcome != "UNRESOLVED" or not trial.reason else f"UNRESOLVED ({trial.reason})"
     scorings = str(trial.repeats + 1) if trial.case_id else "-"
-    return (_name(trial.align), outcome, number(trial.value), interval, scorings, f"{trial.seconds:.1f}")
+    return (_name(trial.align), trial.outcome, number(trial.value), interval, scorings, f"{trial.seconds:.1f}")
 
 
 def _name(labels: tuple[str, ...]) -> str:

@@ -26,18 +26,18 @@ class IntervalRule:
         return cls(rule.level, rule.seed, rule.min_sequences)
 
 
-def token_mean(sums: Float, sizes: Float, rule: IntervalRule) -> Interval | str:
-    """Return sum(sums) / sum(sizes) with its interval, both float64 [S], or why there is none.
+def token_mean(sums: Float, tokens: Float, rule: IntervalRule) -> Interval | str:
+    """Return sum(sums) / sum(tokens) with its interval, both float64 [S], or why there is none.
 
-    sizes: tokens per sequence, or whatever else is the unit; a sequence of size 0 takes no part.
+    A sequence without tokens takes no part.
     """
-    used = sizes > 0
+    used = tokens > 0
     count = int(np.count_nonzero(used))
     if count < max(2, rule.min_sequences):
         return f"{count} sequences are too few for an interval, the contract asks for {rule.min_sequences}"
     if not bool(np.isfinite(sums[used]).all()):
         return "the figure is not known, or overflows, in some sequence"
-    found = estimates(sums[:, None], sizes, level=rule.level, seed=rule.seed)[0]
+    found = estimates(sums[:, None], tokens, level=rule.level, seed=rule.seed)[0]
     if not found.bounded:
         return "the figure rests on too few sequences for an interval"
     return Interval(value=found.value, low=found.low, high=found.high)
