@@ -32,7 +32,7 @@ _WHERE = {
     "verify": "xcfg.flow.api",
 }
 
-__all__ = ["__version__", *_WHERE]
+__all__ = sorted(["__version__", *_WHERE])
 
 __version__ = "0.1.0"
 
