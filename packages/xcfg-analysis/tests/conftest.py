@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -16,14 +17,40 @@ from xcfg_analysis.recognise import recognise
 from xcfg_analysis.tokens import active_tokens
 
 
+def beside(name):
+    """Import a module that lies beside this file."""
+    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
 @pytest.fixture(scope="session")
 def plants():
     """tests/planted.py, which tools/gen_signatures.py reads as well."""
-    spec = importlib.util.spec_from_file_location("planted", Path(__file__).with_name("planted.py"))
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["planted"] = module
-    spec.loader.exec_module(module)
-    return module
+    return beside("planted")
+
+
+@pytest.fixture(scope="session")
+def cubes():
+    """tests/cubes.py: hand-made rows."""
+    return beside("cubes")
+
+
+@pytest.fixture(scope="session")
+def runs():
+    """tests/runs.py: how to write an experiment over the tiny model."""
+    return beside("runs")
+
+
+@pytest.fixture(scope="session")
+def grid(runs, manager, tmp_path_factory):
+    """The folder of one real run of the embedded runtime: singles, one pair, controls."""
+    folder = tmp_path_factory.mktemp("grid")
+    file = runs.write_experiment(folder, **runs.GRID)
+    xcfg.run(file, plugins=manager, output_root=folder / "runs")
+    return folder / "runs" / "grid"
 
 
 @pytest.fixture(scope="session")
@@ -44,6 +71,15 @@ def names(tried):
         return [item.descriptor.name for item in recognise(active_tokens(table), tried).named]
 
     return of
+
+
+@pytest.fixture(scope="session")
+def planted(runs):
+    """Plugins with the planted operators among them, for this process and its workers."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(runs.PLANTED))
+        patch.setenv("PYTHONPATH", str(runs.PLANTED), prepend=os.pathsep)
+        yield xcfg.load_plugins()
 
 
 @pytest.fixture

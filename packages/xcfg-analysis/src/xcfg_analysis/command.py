@@ -1,4 +1,4 @@
-"""`xcfg analyze FILE [FILE]`: parse, call, print."""
+"""`xcfg analyze FILE [FILE]` and `xcfg analyze RUN`: parse, call, print."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import click
-from xcfg.schema import codec
+import xcfg
+from xcfg.errors import UsageError, XcfgError
+
+from xcfg_analysis.options import common_options, emit
 
 
 @click.command()
@@ -16,31 +19,46 @@ from xcfg.schema import codec
 )
 @click.option("--train-format", "train_reader", metavar="NAME", help="The same for the second FILE.")
 @click.option("--redact", is_flag=True, help="Replace sample and token ids by salted hashes, and name no file.")
-@click.option("--json", "_json", is_flag=True, expose_value=False, help="Print one JSON document.")
-@click.option("--debug", "_debug", is_flag=True, expose_value=False, help="Show the traceback of an error.")
-@click.option(
-    "--no-plugin",
-    "_no_plugin",
-    multiple=True,
-    metavar="NAME",
-    expose_value=False,
-    help="Leave out a plugin; may be given several times.",
-)
+@click.option("--runtimes", default="", metavar="ROLLOUT/TRAINING", help="Of a run that several pairs of runtimes ran.")
+@common_options
 @click.pass_context
 def analyze(
-    context: click.Context, files: tuple[Path, ...], reader: str | None, train_reader: str | None, redact: bool
+    context: click.Context,
+    files: tuple[Path, ...],
+    reader: str | None,
+    train_reader: str | None,
+    redact: bool,
+    runtimes: str,
 ) -> None:
-    """Name the fault behind the drift in a dump: one FILE with both sides, or two, rollout and training."""
-    from xcfg_analysis.analyze import analyze_dump
-    from xcfg_analysis.show import text
+    """Say what makes the sides drift: of a run (runs/<experiment>), or of a dump.
 
-    if len(files) > 2:
-        raise click.UsageError(f"{len(files)} files were given; a dump is one file, or one per side")
+    A dump is one FILE with both sides, or two, rollout and training: the fault that it shows is named. Of a run: which
+    knob opens the gap, with its interval, which knobs do not, and what to do next; the analysis is kept in the run.
+    """
     session: Any = context.obj
-    found = analyze_dump(files, plugins=session.manager, reader=reader, train_reader=train_reader, redacted=redact)
-    session.emitted = True
-    if session.json:
-        click.echo(codec.pretty_json(found), nl=False)
+    if len(files) == 1 and xcfg.is_run(files[0]):
+        given = {"--format": reader, "--train-format": train_reader, "--redact": redact or None}
+        if wrong := [name for name, value in given.items() if value is not None]:
+            raise UsageError(f"{', '.join(wrong)} belongs to dumps, {str(files[0])!r} is a run", hint="Leave it out.")
+        from xcfg_analysis.cube.load import Evidence
+        from xcfg_analysis.page.analysis import analyze_evidence, store
+        from xcfg_analysis.page.text import text as page
+
+        evidence = Evidence.open(files[0], plugins=session.manager, runtimes=runtimes)
+        found = analyze_evidence(evidence)
+        try:
+            store(evidence, found)
+        except XcfgError as error:  # somebody else's run, on a disk that takes nothing
+            click.echo(f"the analysis was not kept: {error.message}", err=True)
+        emit(context, found, lambda: page(found))
     else:
-        click.echo(text(found))
+        from xcfg_analysis.analyze import analyze_dump
+        from xcfg_analysis.show import text
+
+        if len(files) > 2:
+            raise click.UsageError(f"{len(files)} files were given; a dump is one file, or one per side")
+        if runtimes:
+            raise UsageError("--runtimes belongs to runs, these are dumps", hint="Leave it out.")
+        found = analyze_dump(files, plugins=session.manager, reader=reader, train_reader=train_reader, redacted=redact)
+        emit(context, found, lambda: text(found))
     context.exit(found.exit_code)

@@ -1,4 +1,4 @@
-"""The plugin `analysis`: fault signatures and `xcfg analyze`; announces the commands that are not there yet."""
+"""The plugin `analysis`: signatures, `analyze`, `cube`, `minimize`, an analysis after every run; announces the rest."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from xcfg.plugin import CommandProvider, SignatureDescriptor, hookimpl
 from xcfg_analysis.catalogue import SIGNATURES
 
 PLANNED = {
-    "cube": "Show the results of a run as a cube.",
-    "minimize": "Find the smallest alignment that is enough.",
     "gate": "Judge a run in CI.",
 }
 
@@ -21,11 +19,19 @@ def xcfg_signatures() -> tuple[SignatureDescriptor, ...]:
 
 @hookimpl
 def xcfg_commands() -> tuple[CommandProvider, ...]:
-    """Return `analyze`, and the planned commands, which are listed and refused when called."""
+    """Return what works, and the planned commands, which are listed and refused when called."""
     analyze = CommandProvider(
         name="analyze",
-        summary="Name the fault behind the drift in a dump.",
+        summary="Say what makes the sides drift, from a run or a dump.",
         factory="xcfg_analysis.command:analyze",
+    )
+    minimize = CommandProvider(
+        name="minimize",
+        summary="Find the smallest alignment that is enough.",
+        factory="xcfg_analysis.minimize.command:minimize",
+    )
+    cube = CommandProvider(
+        name="cube", summary="Show the results of a run as a cube.", factory="xcfg_analysis.cube.command:cube"
     )
     planned = tuple(
         CommandProvider(
@@ -33,8 +39,16 @@ def xcfg_commands() -> tuple[CommandProvider, ...]:
             summary=summary,
             factory="",
             status="planned",
-            missing="runs cannot be analysed in this version, only dumps (xcfg analyze)",
+            missing="in this version a run can be analysed (xcfg analyze) and listed (xcfg cube), no more",
         )
         for name, summary in PLANNED.items()
     )
-    return (analyze, *planned)
+    return (analyze, cube, minimize, *planned)
+
+
+@hookimpl
+def xcfg_after_run(folder: str, experiment: str) -> None:
+    """Leave an analysis in the run that has ended."""
+    from xcfg_analysis.page.after_run import keep_analysis
+
+    keep_analysis(folder, experiment)

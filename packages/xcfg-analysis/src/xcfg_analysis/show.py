@@ -46,7 +46,7 @@ def _head(found: Analysis) -> str:
 
 def _figures(found: Analysis) -> str:
     shown = [(name, number(found.figures.get(name))) for name in MAIN if name in found.figures]
-    return "d = training - rollout, nats; the last part of a name is its reducer\n" + _columns(shown)
+    return "d = training - rollout, nats; the last part of a name is its reducer\n" + columns(shown)
 
 
 def _view(view: View) -> str:
@@ -62,7 +62,7 @@ def _view(view: View) -> str:
         )
         for row in view.rows
     ]
-    return f"by {view.by} (rms varies {view.spread:.1f} times)\n" + _columns([("", *head), *rows])
+    return f"by {view.by} (rms varies {view.spread:.1f} times)\n" + columns([("", *head), *rows])
 
 
 def _finding(item: SignatureFinding) -> str:
@@ -72,36 +72,38 @@ def _finding(item: SignatureFinding) -> str:
     )
     share = "" if item.explained is None else f", {item.explained:.0%} of the squared drift"
     lines = [f"SIGNATURE {item.name}: confidence {item.confidence:.4f}{share}{size}"]
-    lines += _wrapped("what", item.says)
-    lines += _wrapped("where", item.where)
+    lines += wrapped("what", item.says)
+    lines += wrapped("where", item.where)
     for token in item.evidence:
-        lines += _wrapped(
+        lines += wrapped(
             "token",
             f"sample {token.sample_id!r} position {token.position} id {token.token_id}: training {token.training:.6f}, "
             f"rollout {token.rollout:.6f}, d {token.training - token.rollout:+.6f}",
         )
-    lines += _wrapped("fix", item.fix)
-    lines += _wrapped("refuted by", item.refuted_by)
+    lines += wrapped("fix", item.fix)
+    lines += wrapped("refuted by", item.refuted_by)
     return "\n".join(lines)
 
 
 def _end(found: Analysis) -> str:
-    lines = list(_wrapped("", found.conclusion, indent=0))
+    lines = list(wrapped("", found.conclusion, indent=0))
     for item in found.insufficient_data:
-        lines += _wrapped("", f"insufficient data for {item.name}: {item.reason}")
+        lines += wrapped("", f"insufficient data for {item.name}: {item.reason}")
     if found.next_command:
-        lines += _wrapped("next", found.next_command)
+        lines += wrapped("next", found.next_command)
     return "\n".join(lines)
 
 
-def _wrapped(label: str, words: str, *, indent: int = 2) -> Iterator[str]:
+def wrapped(label: str, words: str, *, indent: int = 2) -> Iterator[str]:
+    """Yield `words` in lines that fit the terminal, beside `label`."""
     lead = " " * indent + (f"{label:<11}" if label else "")
     width = max(60, min(120, shutil.get_terminal_size((120, 24)).columns))
     clean = "".join(char if char.isprintable() else " " for char in words)
     yield from textwrap.wrap(clean, width, initial_indent=lead, subsequent_indent=" " * len(lead))
 
 
-def _columns(rows: Iterable[Sequence[str]]) -> str:
+def columns(rows: Iterable[Sequence[str]]) -> str:
+    """Return aligned columns; the first is left-aligned."""
     cells = [list(row) for row in rows]
     widths = [max(len(row[at]) for row in cells) for at in range(len(cells[0]))]
     lines = (

@@ -15,34 +15,24 @@ from typing import Any
 
 _WHERE = {
     "StoredCase": "xcfg.flow.api",
+    "StoredRun": "xcfg.flow.stored_run",
     "compare": "xcfg.flow.api",
     "freeze": "xcfg.flow.api",
     "freeze_dump": "xcfg.flow.api",
+    "is_run": "xcfg.flow.stored_run",
     "iter_cases": "xcfg.flow.api",
     "load": "xcfg.flow.api",
     "load_plugins": "xcfg.flow.api",
     "open_dump": "xcfg.flow.api",
+    "open_run": "xcfg.flow.api",
     "plan": "xcfg.flow.api",
+    "probe": "xcfg.flow.api",
     "run": "xcfg.flow.api",
     "serve": "xcfg.running.serve",
     "verify": "xcfg.flow.api",
 }
 
-__all__ = [
-    "StoredCase",
-    "__version__",
-    "compare",
-    "freeze",
-    "freeze_dump",
-    "iter_cases",
-    "load",
-    "load_plugins",
-    "open_dump",
-    "plan",
-    "run",
-    "serve",
-    "verify",
-]
+__all__ = sorted(["__version__", *_WHERE])
 
 __version__ = "0.1.0"
 

@@ -31,6 +31,7 @@ def test_transcript_of_a_plugin_with_all_hooks(load):
     assert registered == kit_everything.TRANSCRIPT  # asked once, at the load
     manager.observe_before_case("case-a")
     manager.observe_after_case("case-a", "PASS")
+    manager.observe_after_run("summary", "runs/a", "digest")
     assert kit_everything.TRANSCRIPT == [
         "xcfg_knobs",
         "xcfg_operator_backends",
@@ -44,6 +45,7 @@ def test_transcript_of_a_plugin_with_all_hooks(load):
         "xcfg_commands",
         "xcfg_before_case case-a",
         "xcfg_after_case case-a PASS",
+        "xcfg_after_run summary runs/a digest",
     ]
 
 

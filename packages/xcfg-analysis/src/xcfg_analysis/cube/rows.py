@@ -15,6 +15,7 @@ class AxisCell(Record):
 
     requested: None where the case leaves it alone. actual: what every rank read back, None where they differ or saw
     nothing. status: names.Applied, "" where nothing was reported. exercised: names.Exercised of the weakest rank.
+    sides: the same by side, for a knob that acts on both.
     """
 
     path: str
@@ -22,13 +23,17 @@ class AxisCell(Record):
     actual: Value | None
     status: str
     exercised: str
+    sides: dict[str, str] = {}
 
 
 class ArmCell(Record):
     """One side score of a case: where it lies and in which processes it was made.
 
-    key: of the score in the store. digest: SHA-256 of its float32 values [T], so that equal digests are equal bits.
-    processes: process ids by rank. dtype: the compute dtype that every rank observed, or empty.
+    key: of the score in the store. digest: SHA-256 of its dtype and active values: equal digests are equal bits.
+    processes: process ids by rank; empty where the program that scored did not say. started: their start times in clock
+    ticks, which tell a process from a later one with its id. dtype: the compute dtype that every rank observed, or
+    empty. environment: digest of what was installed and chosen where it was scored. claims: what its runtime says of
+    determinism, by name.
     """
 
     arm: str
@@ -37,14 +42,18 @@ class ArmCell(Record):
     dtype: str
     processes: tuple[int, ...] = ()
     mechanism: dict[str, Any] = {}
+    started: tuple[str, ...] = ()
+    environment: str = ""
+    claims: dict[str, bool] = {}
 
 
 class Row(Record):
     """One case, by its newest valid attempt.
 
     role: names.Role; controls of the baseline are rows too. delta: what differs from the baseline, by axis key.
-    outside: differences of `runtime_options` between the case and the baseline, which no knob declares. devices: by
-    side. seconds: build, score, compare. verdict_edge: name in `edges`; empty where nothing was compared.
+    outside: what differs from the baseline and no knob declares: `runtime_options`, the scoring environment; by name.
+    devices: by side. seconds: build and score, over the arms, a shared score included. verdict_edge: name in `edges`;
+    empty where nothing was compared.
     """
 
     case_id: str
@@ -73,7 +82,8 @@ class Row(Record):
 class Cube(Record):
     """A run. rows: in the order of the plan, the baseline first. missing: planned cases without a valid attempt.
 
-    experiment: as it was sealed. definitions: what plugins said of each axis (tier, source class, group).
+    experiment: as it was sealed. definitions: what plugins say of each axis (tier, source class, group).
+    runtimes: the pair of all rows. others: pairs that ran the experiment as well and are left out.
     """
 
     schema_version: str
@@ -84,3 +94,15 @@ class Cube(Record):
     rows: tuple[Row, ...]
     missing: tuple[str, ...] = ()
     definitions: dict[str, dict[str, Any]] = {}
+    runtimes: dict[str, str] = {}
+    others: tuple[str, ...] = ()
+
+    @property
+    def baseline(self) -> Row | None:
+        """The baseline; None where it has no valid attempt."""
+        return next((row for row in self.rows if row.role == "case" and not row.delta), None)
+
+    @property
+    def cases(self) -> tuple[Row, ...]:
+        """The rows that change something."""
+        return tuple(row for row in self.rows if row.role == "case" and row.delta)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from xcfg.planning import plan_experiment, select_cases
 from xcfg.plugin.known import KNOB_PREFIXES
 from xcfg.plugin.manager import PluginManager
 from xcfg.schema.codec import digest, evolve, plain
-from xcfg.schema.experiment import Experiment, FrozenIdentity, InlineIdentity
+from xcfg.schema.experiment import Combination, ControlsInput, Experiment, FrozenIdentity, InlineIdentity
 from xcfg.schema.identity import CheckpointRef, IdentityDigests, TokenizerRef
 from xcfg.schema.plan import ExperimentCase, ExperimentPlan
 
@@ -42,13 +43,24 @@ class Loaded:
     all_cases: int
 
 
-def load_inputs(file: Path, manager: PluginManager, selection: Selection | None = None) -> Loaded:
-    """Return the loaded and planned experiment. Raises UsageError, IdentityError, NothingSelectedError."""
+def load_inputs(
+    file: Path,
+    manager: PluginManager,
+    selection: Selection | None = None,
+    combinations: Sequence[Combination] = (),
+) -> Loaded:
+    """Return the loaded and planned experiment. Raises UsageError, IdentityError, NothingSelectedError.
+
+    combinations: plan the baseline and these combinations of align entries in place of what the file asks for.
+    """
     experiment = load_experiment(file)
     for requirement in experiment.requires:
         manager.require_plugin(requirement)
     contract = load_contract(experiment.contract.source, experiment.contract.version)
     experiment = evolve(experiment, contract=contract.ref)
+    if combinations:
+        none = ControlsInput(reference=experiment.controls.reference)
+        experiment = evolve(experiment, combinations=tuple(combinations), controls=none)
     rollout = rollout_of(experiment)
     plan = plan_experiment(experiment, manager.knobs(), identity_digests(rollout), providers=KNOB_PREFIXES)
     check_operators(experiment, manager)

@@ -39,8 +39,12 @@ def run(file: Path, manager: PluginManager, options: RunOptions) -> RunSummary:
 
     Raises UsageError and IdentityError before anything is started. Ctrl-C ends with exit_code 130 in the summary.
     """
+    return run_loaded(load_inputs(file, manager, options.selection), manager, options)
+
+
+def run_loaded(loaded: Loaded, manager: PluginManager, options: RunOptions) -> RunSummary:
+    """Run an experiment that has been loaded and planned, as `run` does."""
     forget_environment()
-    loaded = load_inputs(file, manager, options.selection)
     runtimes = choose_runtimes(loaded.experiment, manager, options)
     check_operators(loaded.experiment, manager, {side: runtimes.of(side).name for side in ("rollout", "training")})
     checkpoint = find_checkpoint(
@@ -90,7 +94,8 @@ def run(file: Path, manager: PluginManager, options: RunOptions) -> RunSummary:
 def describe(loaded: Loaded) -> dict[str, object]:
     """Return experiment.json: the normalised experiment without paths of this machine."""
     document: dict[str, object] = plain(loaded.experiment)
-    return {name: value for name, value in document.items() if name not in ("base_dir", "source")}
+    left_out = ("base_dir", "source", *(() if loaded.experiment.combinations else ("combinations",)))
+    return {name: value for name, value in document.items() if name not in left_out}
 
 
 WITHOUT_COMPARISON = (Status.UNSUPPORTED, Status.WORKER_FAILED)
@@ -138,7 +143,11 @@ class Run:
             interrupted = True
         ended = {case_id: attempt.seal.attempt_id for case_id, attempt in self.attempts.items()}
         self.recorder.store.put_ended(self.recorder.revision.experiment_digest, ended)
-        return run_summary(self.loaded, self.options, self.prepared, self.summaries, interrupted=interrupted)
+        summary = run_summary(self.loaded, self.options, self.prepared, self.summaries, interrupted=interrupted)
+        if not interrupted:
+            revision = self.recorder.revision.experiment_digest
+            self.manager.observe_after_run(summary, str(self.recorder.store.folder), revision)
+        return summary
 
     def _ends_at_once(self, item: PreparedCase) -> bool:
         if self.options.resume:

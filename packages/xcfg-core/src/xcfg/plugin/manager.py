@@ -43,10 +43,10 @@ if TYPE_CHECKING:
         SignatureDescriptor,
     )
     from xcfg.schema.plan import ExperimentCase
-    from xcfg.schema.summary import CaseSummary
+    from xcfg.schema.summary import CaseSummary, RunSummary
 
 BUILTIN_MODULE = "xcfg.plugin.builtin.plugin"
-OBSERVERS = ("xcfg_before_case", "xcfg_after_case")
+OBSERVERS = ("xcfg_before_case", "xcfg_after_case", "xcfg_after_run")
 LISTED = (_offers.KNOBS, _offers.OPERATORS, _offers.RUNTIMES, _offers.RENDERERS)
 """What `provides` of `xcfg plugins list` names (contract, section 8)."""
 
@@ -267,6 +267,10 @@ class PluginManager:
     def observe_after_case(self, case: ExperimentCase, summary: CaseSummary) -> None:
         """Tell every plugin how `case` ended; what one raises is logged, never fatal."""
         self._observe("xcfg_after_case", {"case": case, "summary": summary})
+
+    def observe_after_run(self, summary: RunSummary, folder: str, experiment: str) -> None:
+        """Tell every plugin that a run has ended; what one raises is logged, never fatal."""
+        self._observe("xcfg_after_run", {"summary": summary, "folder": folder, "experiment": experiment})
 
     def _observe(self, hook: str, values: dict[str, Any]) -> None:
         for item in self._found:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from xcfg.schema.operators import OperatorBackendDescriptor
     from xcfg.schema.plan import ExperimentCase
     from xcfg.schema.runtime import CheckpointDescriptor, RuntimeDescriptor
-    from xcfg.schema.summary import CaseSummary
+    from xcfg.schema.summary import CaseSummary, RunSummary
 
 # --- registration -----------------------------------------------------------------------------------------
 
@@ -97,4 +97,12 @@ def xcfg_after_case(case: ExperimentCase, summary: CaseSummary) -> None:
     """Observe how `case` ended. Called in the supervisor, once for every case that ends in this run.
 
     Failed, unsupported and resumed cases are among them, also those for which `xcfg_before_case` was not called.
+    """
+
+
+@hookspec
+def xcfg_after_run(summary: RunSummary, folder: str, experiment: str) -> None:
+    """Observe that a run has ended and everything of it is sealed. Called in the supervisor, not after Ctrl-C.
+
+    folder: `runs/<experiment>`, for `xcfg.open_run`. experiment: the digest of the revision that ran.
     """

@@ -27,6 +27,7 @@ from xcfg.plugin._resolve import resolve
 from xcfg.plugin.protocols import Generator, RankContext, RuntimeAdapter
 from xcfg.running import exchange as files
 from xcfg.running.generated import check_answers
+from xcfg.running.guard import start_time
 from xcfg.running.guard_link import tie_to_supervisor
 from xcfg.schema.codec import evolve, pretty_json
 from xcfg.schema.worker import PROTOCOL, BuildReport, ScoreReport, ScoreRequest, WorkerSpec
@@ -172,7 +173,12 @@ class _Rank:
         return list(result) if isinstance(result, (list, tuple)) else [result]
 
     def _timed(self, report: BuildReport, started: float) -> BuildReport:
-        return evolve(report, seconds=report.seconds or time.perf_counter() - started)
+        process = {"pid": os.getpid(), "started": start_time(os.getpid())}
+        return evolve(
+            report,
+            seconds=report.seconds or time.perf_counter() - started,
+            provenance={**report.provenance, "process": process},
+        )
 
     def _own_last(self, ranks: Any) -> list[int]:
         """Order ranks so that this process's own report says that all of its ranks have reported."""

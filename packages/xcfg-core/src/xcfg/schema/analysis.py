@@ -5,9 +5,22 @@ from __future__ import annotations
 from typing import Any
 
 from xcfg.schema._base import Record
-from xcfg.schema.result import Interval
+from xcfg.schema.minimization import Minimization
+from xcfg.schema.result import AssessmentResult, Interval
 
 ANALYSIS = "xcfg.analysis.v1"
+OUTCOMES = {
+    "CHANGES_GAP": "the gap between the sides changed, corrected over all changes that were tried",
+    "EXONERATED": "exercised, and the verdict edge is equal bit for bit or its change lies within the floor",
+    "NO_CHANGE_SHOWN": "the side moved; no change of the gap was shown, and none as large as the interval is excluded",
+    "BELOW_RESOLUTION": "the change is no larger than what repeating the baseline gives",
+    "NOT_EXERCISED": "the case could not have shown an effect, or nobody knows whether it could",
+    "COUPLED_WITH_OTHER_FACTORS": "something that the case does not declare changed with it",
+    "OUTSIDE_THE_KNOBS": "case and baseline ran in unequal surroundings, so the change is nobody's",
+    "VARIANT_DID_NOT_APPLY": "there are no figures: the setting did not run, or the case failed",
+    "INSUFFICIENT_EVIDENCE": "too few sequences carry the change for an interval",
+}
+"""What the effect of a case can be."""
 
 
 class TokenEvidence(Record):
@@ -59,7 +72,11 @@ class View(Record):
 
 
 class Cause(Record):
-    """A knob that was found to change the gap."""
+    """A knob that was found to change the gap.
+
+    effect: change of `quantity` between case and baseline, nats or nats^2; negative where the gap shrinks.
+    evidence: ids of the cases. value: what the case sets the knob to. p_value: corrected over the family.
+    """
 
     knob: str
     side: str
@@ -67,13 +84,106 @@ class Cause(Record):
     effect: float | None = None
     interval: Interval | None = None
     evidence: tuple[str, ...] = ()
+    value: Any = None
+    quantity: str = ""
+    direction: str = ""
+    p_value: float | None = None
+    says: str = ""
+    refuted_by: str = ""
+
+
+class Movement(Record):
+    """How far one arm of a case lies from the same arm of the baseline, over active tokens, nats.
+
+    differing: tokens whose bits differ. rms: root mean square over all active tokens, 0 where the bits are equal.
+    """
+
+    arm: str
+    tokens: int
+    differing: int
+    mean_abs: float
+    rms: float
+    max_abs: float
+
+
+class GapChange(Record):
+    """One quantity of the verdict edge, case against baseline: mean d^2 (nats^2), mean |d| (nats) or k3.
+
+    change: difference of the token means with its interval; None where there are too few sequences. p_value: of no
+    change; p_adjusted: after Holm's correction over all changes of the analysis.
+    """
+
+    quantity: str
+    baseline: float
+    case: float
+    change: Interval | None = None
+    p_value: float | None = None
+    p_adjusted: float | None = None
+
+
+class Effect(Record):
+    """What one case shows. outcome: one of OUTCOMES.
+
+    knobs: axis keys that the case changes. yardstick: the smaller of its own and the baseline's threshold, nats; over,
+    baseline_over: tokens over it. movement: of arms that were scored anew. reason: why the outcome is what it is.
+    """
+
+    case_id: str
+    label: str
+    knobs: tuple[str, ...]
+    side: str
+    outcome: str
+    reason: str = ""
+    direction: str = ""
+    exercised: str = ""
+    yardstick: float | None = None
+    over: int | None = None
+    baseline_over: int | None = None
+    tokens: int = 0
+    movement: tuple[Movement, ...] = ()
+    gap: tuple[GapChange, ...] = ()
+    coupled: tuple[str, ...] = ()
+
+
+class Interaction(Record):
+    """What two knobs do together beyond what each does alone: (both - second) - (first - baseline), of mean d^2."""
+
+    knobs: tuple[str, ...]
+    cases: tuple[str, ...]
+    change: Interval | None = None
+    p_value: float | None = None
+    p_adjusted: float | None = None
+    outcome: str = ""
+
+
+class Floor(Record):
+    """What a control of the baseline, asked for nothing new, differs by.
+
+    kind: repeat, fresh, shuffled, cold, warm. status: measured, not_planned, or why there is no figure. movement: the
+    largest by arm. gap: quantity -> largest |change|. own_process: whether its processes are what the kind asks for
+    (the baseline's for a repeat, others for fresh); None where no process said its id. finding: what is wrong with it.
+    """
+
+    kind: str
+    status: str
+    cases: tuple[str, ...] = ()
+    movement: tuple[Movement, ...] = ()
+    gap: dict[str, float] = {}
+    own_process: bool | None = None
+    reason: str = ""
+    finding: str = ""
 
 
 class Analysis(Record):
     """`xcfg analyze --json`, `xcfg minimize --json`; the lists that belong to runs are empty for a dump.
 
-    status: of the comparison (schema.names.Status). figures: the numbers other stacks chart, by their names with the
-    reducer at the end. insufficient_data: signatures that lacked a column.
+    status: of the comparison (schema.names.Status), for a run of its baseline. figures: the numbers other stacks chart,
+    by their names with the reducer at the end. insufficient_data: signatures that lacked a column.
+
+    For a run: exonerated, not_exercised, below_resolution, unresolved and not_measured are axis keys; unresolved are
+    knobs that move their side while no change of the gap was shown. outside: what no declared knob explains.
+    resolution: quantity -> the largest floor, empty without a control. evidence: experiment digest, baseline case and
+    attempt. families: how many tests each correction was made over.
     """
 
     schema_version: str
@@ -84,7 +194,7 @@ class Analysis(Record):
     exonerated: tuple[str, ...] = ()
     not_exercised: tuple[str, ...] = ()
     below_resolution: tuple[str, ...] = ()
-    interactions: tuple[dict[str, Any], ...] = ()
+    interactions: tuple[Interaction, ...] = ()
     minimal_sets: tuple[tuple[str, ...], ...] = ()
     left_enabled: tuple[str, ...] = ()
     not_alignable: tuple[str, ...] = ()
@@ -104,3 +214,18 @@ class Analysis(Record):
     figures: dict[str, float | None] = {}
     views: tuple[View, ...] = ()
     insufficient_data: tuple[UnansweredSignature, ...] = ()
+    experiment_id: str = ""
+    runtimes: dict[str, str] = {}
+    contract: dict[str, str] = {}
+    evidence: dict[str, str] = {}
+    assessed: AssessmentResult | None = None
+    floors: tuple[Floor, ...] = ()
+    resolution: dict[str, float] = {}
+    effects: tuple[Effect, ...] = ()
+    families: dict[str, int] = {}
+    unresolved: tuple[str, ...] = ()
+    not_measured: tuple[str, ...] = ()
+    outside: tuple[str, ...] = ()
+    findings: tuple[str, ...] = ()
+    refuted_by: str = ""
+    minimization: Minimization | None = None

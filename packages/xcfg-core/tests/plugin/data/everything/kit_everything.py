@@ -8,6 +8,11 @@ TRANSCRIPT = []
 
 
 @hookimpl
+def xcfg_after_run(summary, folder, experiment):
+    TRANSCRIPT.append(f"xcfg_after_run {summary} {folder} {experiment}")
+
+
+@hookimpl
 def xcfg_after_case(summary, case):
     TRANSCRIPT.append(f"xcfg_after_case {case} {summary}")
 
