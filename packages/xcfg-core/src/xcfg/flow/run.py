@@ -40,7 +40,7 @@ def run(file: Path, manager: PluginManager, options: RunOptions) -> RunSummary:
     Raises UsageError and IdentityError before anything is started. Ctrl-C ends with exit_code 130 in the summary.
     """
     forget_environment()
-    loaded = load_inputs(file, manager, options.selection)
+    loaded = load_inputs(file, manager, options.selection, root=options.output_root)
     runtimes = choose_runtimes(loaded.experiment, manager, options)
     check_operators(loaded.experiment, manager, {side: runtimes.of(side).name for side in ("rollout", "training")})
     checkpoint = find_checkpoint(
