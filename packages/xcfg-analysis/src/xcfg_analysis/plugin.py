@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from xcfg.plugin import CommandProvider, SignatureDescriptor, hookimpl
+from xcfg.plugin import CommandProvider, Profile, SignatureDescriptor, hookimpl
 
 from xcfg_analysis.catalogue import SIGNATURES
+from xcfg_analysis.rules.presets import PROFILES
 
+COMMANDS = tuple(
+    CommandProvider(name=name, summary=summary, factory=f"xcfg_analysis.{place}")
+    for name, summary, place in (
+        ("analyze", "Say what makes the sides drift, from a run or a dump.", "command:analyze"),
+        ("cube", "Show the results of a run as a cube.", "cube.command:cube"),
+        ("gate", "Give one exit code for a run, and files for CI.", "gate.command:gate"),
+    )
+)
 PLANNED = {
     "minimize": "Find the smallest alignment that is enough.",
-    "gate": "Judge a run in CI.",
 }
 
 
@@ -19,27 +27,25 @@ def xcfg_signatures() -> tuple[SignatureDescriptor, ...]:
 
 
 @hookimpl
+def xcfg_profiles() -> tuple[Profile, ...]:
+    """Return the profiles A0 to A5."""
+    return PROFILES
+
+
+@hookimpl
 def xcfg_commands() -> tuple[CommandProvider, ...]:
     """Return what works, and the planned commands, which are listed and refused when called."""
-    analyze = CommandProvider(
-        name="analyze",
-        summary="Say what makes the sides drift, from a run or a dump.",
-        factory="xcfg_analysis.command:analyze",
-    )
-    cube = CommandProvider(
-        name="cube", summary="Show the results of a run as a cube.", factory="xcfg_analysis.cube.command:cube"
-    )
     planned = tuple(
         CommandProvider(
             name=name,
             summary=summary,
             factory="",
             status="planned",
-            missing="this version analyses runs (xcfg analyze), and does no more with them",
+            missing="runs are analysed and gated in this version, and no more",
         )
         for name, summary in PLANNED.items()
     )
-    return (analyze, cube, *planned)
+    return (*COMMANDS, *planned)
 
 
 @hookimpl
