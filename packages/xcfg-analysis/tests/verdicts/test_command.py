@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
@@ -27,7 +29,9 @@ def place(tmp_path_factory):
     document |= {"interventions": [], "controls": {"reference": False}}
     (folder / "att.json").write_text(json.dumps(document))
     words = ["run", str(folder / "att.json"), "--profile", "A0-A5", "--output-root", str(folder / "runs"), "--json"]
-    assert main(words) == 0
+    done = subprocess.run([sys.executable, "-m", "xcfg", *words], capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stderr + done.stdout
+    (folder / "run.json").write_text(done.stdout)
     return folder
 
 
@@ -77,6 +81,30 @@ def test_the_baseline_of_a_run_holds_it_and_not_one_that_was_edited(run, tmp_pat
     path.write_text(json.dumps(document))
     code, out, _ = gate(capsys, run, "--baseline", path)
     assert code == 3 and "'gone' is planned, or in the baseline" in out
+
+
+def test_a_folder_that_the_run_did_not_leave_closes_the_gate(place, run, tmp_path, capsys):
+    """Failing means that a pipeline whose run broke before it began is green on last week's numbers."""
+    said = json.loads((place / "run.json").read_text())
+    assert gate(capsys, run, "--after", place / "run.json")[0] == 0
+    first, *rest = said["cases"]
+    other = {
+        "stale_run": said | {"cases": [first | {"attempt_id": "attempt-9"}, *rest]},
+        "of another experiment": said | {"experiment_id": "other"},
+        "a case less": said | {"cases": rest},
+        "interrupted": said | {"exit_code": 130},
+        "an error": {"schema_version": "xcfg.error.v1", "kind": "identity", "message": "m", "hint": "", "exit_code": 3},
+    }
+    path, baseline = tmp_path / "run.json", tmp_path / "b.json"
+    for name, document in other.items():
+        path.write_text(json.dumps(document))
+        code, out, _ = gate(capsys, run, "--after", path)
+        assert code == 3 and ("stale_run" in out or "run_failed" in out), name
+        assert gate(capsys, run, "--after", path, "--write-baseline", baseline)[0] == 3 and not baseline.exists()
+    path.write_text("{}")
+    assert gate(capsys, run, "--after", path)[0] == 2
+    path.write_text("")
+    assert gate(capsys, run, "--after", path)[0] == 2, "what a killed run printed"
 
 
 def test_a_deleted_case_closes_the_gate(place, tmp_path, capsys):

@@ -14,6 +14,9 @@ FILE = click.Path(path_type=Path, dir_okay=False)
 
 @click.command()
 @run_options
+@click.option(
+    "--after", "ended", type=FILE, metavar="FILE", help="What `xcfg run --json` printed: RUN has to be what it left."
+)
 @click.option("--baseline", type=FILE, metavar="FILE", help="Hold the run against this baseline, figure by figure.")
 @click.option("--write-baseline", "new_baseline", type=FILE, metavar="FILE", help="Write the baseline of this run.")
 @click.option(

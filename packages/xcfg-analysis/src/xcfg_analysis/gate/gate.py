@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from xcfg.errors import UsageError, XcfgError
+from xcfg.errors import NotComparableError, UsageError, XcfgError
 from xcfg.schema.codec import pretty_json
 from xcfg.schema.gate import GATE, Finding, GateReport
 
+from xcfg_analysis.gate.after import after, read_after
 from xcfg_analysis.gate.baseline import make_baseline, read_baseline, write_baseline
 from xcfg_analysis.gate.judge import judge
+from xcfg_analysis.gate.kinds import worst
 from xcfg_analysis.gate.metrics import metrics_of, send
 from xcfg_analysis.gate.summary import markdown
 
@@ -39,10 +41,12 @@ def gate_run(
     new_baseline: Path | None = None,
     percent: float | None = None,
     downstream: Path | None = None,
+    ended: Path | None = None,
     runtimes: str = "",
 ) -> GateReport:
     """Return the report of `runs/<experiment>` after every file was written. Raises XcfgError (exit 2) for usage.
 
+    ended: the document that `xcfg run --json` printed; the run has to be the one that it tells of.
     A run that cannot be read at all, or holds no number, still gives a report and a JUnit file that say so. The new
     baseline is written last, and only from a run whose every case was measured.
     """
@@ -57,33 +61,41 @@ def gate_run(
         )
     held = None if baseline is None else read_baseline(baseline)
     series = None if downstream is None else read_series(downstream)
+    told = None if ended is None else read_after(ended)
     cube = None
     try:
         cube = load_cube(folder, plugins=plugins, runtimes=runtimes)
     except UsageError:
         raise
     except XcfgError as error:
-        report = _unreadable(folder, error)
+        before = () if told is None else after(None, told)
+        report = _unreadable(folder, error, before)
     else:
         name = "" if baseline is None else str(baseline)
         knobs = plugins.knobs() if plugins is not None else None
-        report = judge(cube, held, name=name, rules=conclude(cube, series), knobs=knobs)
+        before = () if told is None else after(cube, told)
+        report = judge(cube, held, name=name, rules=conclude(cube, series), knobs=knobs, before=before)
     _write(report, outputs)
+    if new_baseline is not None and before:
+        raise NotComparableError(
+            "no baseline was written: " + " ".join(item.text for item in before), hint="Write it from a run that ended."
+        )
     if new_baseline is not None and cube is not None:
         write_baseline(new_baseline, make_baseline(cube, percent))
     return report
 
 
-def _unreadable(folder: Path, error: XcfgError) -> GateReport:
+def _unreadable(folder: Path, error: XcfgError, before: tuple[Finding, ...]) -> GateReport:
     text = " ".join(part for part in (error.message, error.hint) if part)
+    found = (*before, Finding(kind=error.kind, text=text, exit_code=error.exit_code))
     return GateReport(
         schema_version=GATE,
         experiment_id=folder.absolute().name,
-        exit_code=error.exit_code,
+        exit_code=worst({item.exit_code for item in found}),
         baseline="",
         contract={},
         cases=(),
-        findings=(Finding(kind=error.kind, text=text, exit_code=error.exit_code),),
+        findings=found,
     )
 
 

@@ -24,17 +24,18 @@ def judge(
     name: str = "",
     rules: Findings | None = None,
     knobs: Knobs | None = None,
+    before: tuple[Finding, ...] = (),
 ) -> GateReport:
     """Return the report. name: how the baseline is called in it. rules: what the rules say of the same cube.
 
-    knobs: for aliases in the slices of the experiment.
+    knobs: for aliases in the slices of the experiment. before: what was found of the run before it was judged.
 
     Without a baseline every case has to PASS. With one, a case that it knows may be a MISMATCH as far as the baseline
     was one: same problem, same status, same assessment, every figure in its corridor. Whatever is missing, empty, not
     finite or of another problem closes the gate.
     """
-    run = _of_run(cube, baseline)
-    comparable = not run
+    own = _of_run(cube, baseline)
+    comparable, run = not own, (*before, *own)
     known = {} if baseline is None else baseline.cases
     cases = tuple(
         _case(row, slices_of(cube, row, knobs), known.get(row.label) if comparable else None) for row in cube.rows
