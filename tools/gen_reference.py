@@ -358,6 +358,14 @@ def engine_arguments() -> str:
     return knob_pages.argument_rows(table)
 
 
+def gate_kinds() -> str:
+    """Return every reason for which `xcfg gate` closes."""
+    from xcfg_analysis.gate.kinds import KINDS
+
+    rows = sorted((-kind.code, f"`{name}`", kind.code, kind.cure) for name, kind in KINDS.items())
+    return table(("kind", "exit", "what to do"), (row[1:] for row in rows))
+
+
 GENERATORS: dict[str, Callable[[], str]] = {
     item.__name__: item
     for item in (
@@ -372,6 +380,7 @@ GENERATORS: dict[str, Callable[[], str]] = {
         error_table,
         experiment_v1,
         experiment_v2,
+        gate_kinds,
         hook_records,
         hook_table,
         knob_table,

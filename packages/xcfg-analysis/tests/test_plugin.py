@@ -18,15 +18,14 @@ def manager():
     return PluginManager.load(environ={})
 
 
-def test_it_is_active_and_says_what_is_planned(manager):
+def test_it_is_active_and_offers_what_it_has(manager):
     entry = manager.plugin("analysis")
     assert (entry.distribution, entry.status) == ("xcfg-analysis", "active"), entry.reason
     assert not any(entry.provides.values())
-    assert "planned: command gate" in entry.reason
-    assert "this version" in entry.reason
     offers = manager.offers("analysis")
-    assert set(offers) == {"signatures", "commands"}
-    assert offers["commands"] == ("analyze", "cube", "minimize")
+    assert set(offers) == {"signatures", "profiles", "commands"}
+    assert offers["commands"] == ("analyze", "cube", "minimize", "gate")
+    assert offers["profiles"] == ("A0", "A1", "A2", "A3", "A4", "A5", "A0-A5")
     assert len(offers["signatures"]) == 16 and "lag" in offers["signatures"]
     assert manager.signature("lag").distribution == "xcfg-analysis"
 
@@ -38,18 +37,11 @@ def test_the_module_imports_nothing_heavy():
     assert done.stdout == "[]\n"
 
 
-@pytest.mark.parametrize("command", ["gate"])
-def test_calling_a_command_exits_2_and_says_what_is_missing(command, capsys):
-    assert main([command, "somewhere", "--anything"]) == 2
-    assert f"the command {command!r} is planned and does nothing yet: " in capsys.readouterr().err
-
-
-def test_help_marks_the_commands(capsys):
+def test_help_lists_the_commands(capsys):
     assert main(["--help"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert any(line.split()[:2] == ["analyze", "Say"] for line in lines if line.strip())
-    for command in ["gate"]:
-        assert any(line.split()[:2] == [command, "(planned)"] for line in lines if line.strip())
+    lines = [line.split() for line in capsys.readouterr().out.splitlines() if line.strip()]
+    for command, first in (("analyze", "Say"), ("cube", "Show"), ("minimize", "Find"), ("gate", "Give")):
+        assert any(line[:2] == [command, first] for line in lines), command
 
 
 class TestContract(PluginContract):

@@ -1,14 +1,21 @@
-"""The plugin `analysis`: signatures, `analyze`, `cube`, `minimize`, an analysis after every run; announces the rest."""
+"""The plugin `analysis`: signatures, profiles, four commands, an analysis after every run."""
 
 from __future__ import annotations
 
-from xcfg.plugin import CommandProvider, SignatureDescriptor, hookimpl
+from xcfg.plugin import CommandProvider, Profile, SignatureDescriptor, hookimpl
 
 from xcfg_analysis.catalogue import SIGNATURES
+from xcfg_analysis.rules.presets import PROFILES
 
-PLANNED = {
-    "gate": "Judge a run in CI.",
-}
+COMMANDS = tuple(
+    CommandProvider(name=name, summary=summary, factory=f"xcfg_analysis.{place}")
+    for name, summary, place in (
+        ("analyze", "Say what makes the sides drift, from a run or a dump.", "command:analyze"),
+        ("cube", "Show the results of a run as a cube.", "cube.command:cube"),
+        ("minimize", "Find the smallest alignment that is enough.", "minimize.command:minimize"),
+        ("gate", "Give one exit code for a run, and files for CI.", "gate.command:gate"),
+    )
+)
 
 
 @hookimpl
@@ -18,32 +25,15 @@ def xcfg_signatures() -> tuple[SignatureDescriptor, ...]:
 
 
 @hookimpl
+def xcfg_profiles() -> tuple[Profile, ...]:
+    """Return the profiles A0 to A5."""
+    return PROFILES
+
+
+@hookimpl
 def xcfg_commands() -> tuple[CommandProvider, ...]:
-    """Return what works, and the planned commands, which are listed and refused when called."""
-    analyze = CommandProvider(
-        name="analyze",
-        summary="Say what makes the sides drift, from a run or a dump.",
-        factory="xcfg_analysis.command:analyze",
-    )
-    minimize = CommandProvider(
-        name="minimize",
-        summary="Find the smallest alignment that is enough.",
-        factory="xcfg_analysis.minimize.command:minimize",
-    )
-    cube = CommandProvider(
-        name="cube", summary="Show the results of a run as a cube.", factory="xcfg_analysis.cube.command:cube"
-    )
-    planned = tuple(
-        CommandProvider(
-            name=name,
-            summary=summary,
-            factory="",
-            status="planned",
-            missing="in this version a run can be analysed (xcfg analyze) and listed (xcfg cube), no more",
-        )
-        for name, summary in PLANNED.items()
-    )
-    return (analyze, cube, minimize, *planned)
+    """Return `analyze`, `cube`, `minimize` and `gate`."""
+    return COMMANDS
 
 
 @hookimpl

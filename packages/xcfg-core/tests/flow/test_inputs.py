@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
+import types
 
 import numpy as np
 import pytest
 from xcfg.errors import IdentityError, NothingSelectedError, UsageError, XcfgError
 from xcfg.flow.inputs import Selection, identity_digests, inline_rollout, load_inputs, rollout_of
 from xcfg.identity.rollout import read_rollout, write_rollout
+from xcfg.plugin import Profile
 from xcfg.schema.codec import convert, evolve, read_strict
 from xcfg.schema.experiment import InlineIdentity
 
@@ -256,6 +259,52 @@ def test_a_selection_that_names_what_is_not_there_is_a_usage_error(chosen, grid,
 def test_an_unknown_profile_is_no_plan(grid, manager):
     with pytest.raises(XcfgError):
         labels(grid, manager, profile="nobody")
+
+
+@pytest.fixture
+def profiled(manager, monkeypatch):
+    """profiled(expand) -> a manager whose every profile has the factory `expand`; without it, none."""
+
+    def make(expand=None):
+        module = types.ModuleType("kit_profile")
+        module.expand = expand
+        monkeypatch.setitem(sys.modules, "kit_profile", module)
+        record = Profile(name="P", summary="x", factory="kit_profile:expand" if expand else "")
+        monkeypatch.setattr(manager, "profile", lambda _: types.SimpleNamespace(record=record, plugin="kit"))
+        return manager
+
+    return make
+
+
+def test_a_profile_plans_what_its_factory_returns_and_selects_its_slices(grid, profiled, tmp_path):
+    """Failing means that `--profile` runs other cases than the profile stands for."""
+    seen = {}
+
+    def expand(profile, experiment, baseline, knobs, root):
+        seen.update(name=profile.name, delta=baseline.delta, knobs="batch.size" in knobs, root=root)
+        slices = {"one": {"batch.size": (1,)}, "none": {"batch.size": (1,), "rollout.dtype": ("float32",)}}
+        return evolve(experiment, experiment_id="expanded", slices=slices), ("one", "none")
+
+    loaded = load_inputs(grid, profiled(expand), Selection(profile="P"), root=tmp_path)
+    assert seen == {"name": "P", "delta": {}, "knobs": True, "root": tmp_path}
+    assert loaded.plan.experiment_id == loaded.experiment.experiment_id == "expanded"
+    assert loaded.plan.cases[0].delta == {}
+    assert len(loaded.plan.cases) > 1 and all(case.knobs["batch.size"] == 1 for case in loaded.plan.cases[1:])
+
+
+def test_a_profile_that_has_no_case_says_so(grid, profiled):
+    def expand(*_):
+        raise NothingSelectedError("skipped: all is well")
+
+    with pytest.raises(NothingSelectedError, match="all is well"):
+        load_inputs(grid, profiled(expand), Selection(profile="P"))
+
+
+@pytest.mark.parametrize("more", [{}, {"slice": "small"}])
+def test_a_profile_without_a_factory_or_beside_a_slice_is_refused(more, grid, profiled):
+    manager = profiled(lambda *given: (given[1], ("",))) if more else profiled()
+    with pytest.raises(UsageError, match="exclude each other" if more else "only listed"):
+        load_inputs(grid, manager, Selection(profile="P", **more))
 
 
 def test_an_inline_experiment_is_the_same_through_the_front_door(golden, rollout, manager):

@@ -8,7 +8,20 @@ import click
 
 from xcfg.cli._output import Session, common_options, emit, pass_session
 from xcfg.errors import UnknownNameError, did_you_mean
-from xcfg.schema import analysis, attempt, codec, doctor, experiment, identity, kept, plan, result, summary, worker
+from xcfg.schema import (
+    analysis,
+    attempt,
+    codec,
+    doctor,
+    experiment,
+    gate,
+    identity,
+    kept,
+    plan,
+    result,
+    summary,
+    worker,
+)
 from xcfg.schema._base import Record
 
 SCHEMAS = "xcfg.schemas.v1"
@@ -44,6 +57,8 @@ def documents() -> dict[str, tuple[str, Any]]:
         "plan": (plan.PLAN_SCHEMA, summary.PlanSummary),
         "run_summary": (summary.RUN_SUMMARY, summary.RunSummary),
         "analysis": (analysis.ANALYSIS, analysis.Analysis),
+        "gate": (gate.GATE, gate.GateReport),
+        "gate_baseline": (gate.BASELINE, gate.GateBaseline),
         "doctor": (doctor.DOCTOR, doctor.DoctorSummary),
         "verify": (summary.VERIFY, summary.VerifySummary),
         "error": (summary.ERROR, summary.ErrorSummary),

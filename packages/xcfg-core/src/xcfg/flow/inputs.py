@@ -14,8 +14,10 @@ from xcfg.errors import IdentityError, NothingSelectedError, UsageError
 from xcfg.flow.operators import check_operators
 from xcfg.identity.rollout import Rollout, make_rollout, read_rollout
 from xcfg.planning import plan_experiment, select_cases
+from xcfg.plugin._resolve import resolve
 from xcfg.plugin.known import KNOB_PREFIXES
 from xcfg.plugin.manager import PluginManager
+from xcfg.plugin.protocols import ProfileExpander
 from xcfg.schema.codec import digest, evolve, plain
 from xcfg.schema.experiment import Combination, ControlsInput, Experiment, FrozenIdentity, InlineIdentity
 from xcfg.schema.identity import CheckpointRef, IdentityDigests, TokenizerRef
@@ -47,11 +49,14 @@ def load_inputs(
     file: Path,
     manager: PluginManager,
     selection: Selection | None = None,
+    *,
     combinations: Sequence[Combination] = (),
+    root: Path | None = None,
 ) -> Loaded:
     """Return the loaded and planned experiment. Raises UsageError, IdentityError, NothingSelectedError.
 
     combinations: plan the baseline and these combinations of align entries in place of what the file asks for.
+    root: the folder of runs, where a profile may look for what earlier cases said; None when nothing is to run.
     """
     experiment = load_experiment(file)
     for requirement in experiment.requires:
@@ -62,33 +67,66 @@ def load_inputs(
         none = ControlsInput(reference=experiment.controls.reference)
         experiment = evolve(experiment, combinations=tuple(combinations), controls=none)
     rollout = rollout_of(experiment)
-    plan = plan_experiment(experiment, manager.knobs(), identity_digests(rollout), providers=KNOB_PREFIXES)
+    digests = identity_digests(rollout)
+    plan = plan_experiment(experiment, manager.knobs(), digests, providers=KNOB_PREFIXES)
+    slices: tuple[str, ...] = ("",)
+    if selection is not None and selection.profile is not None:
+        experiment, slices = _profiled(experiment, plan, manager, selection, root)
+        plan = plan_experiment(experiment, manager.knobs(), digests, providers=KNOB_PREFIXES)
     check_operators(experiment, manager)
     count = len(plan.cases)
     if selection is not None:
-        plan = evolve(plan, cases=_selected(plan, experiment, manager, selection))
+        plan = evolve(plan, cases=_selected(plan, experiment, manager, selection, slices))
     if not plan.cases:
         raise NothingSelectedError("no case is left to run", hint=f"The plan has {count} cases; see `xcfg plan`.")
     return Loaded(experiment, contract, rollout, plan, count)
 
 
+def _profiled(
+    experiment: Experiment, plan: ExperimentPlan, manager: PluginManager, selection: Selection, root: Path | None
+) -> tuple[Experiment, tuple[str, ...]]:
+    """Return the experiment that the profile stands for, and its slices. Raises UsageError, NothingSelectedError."""
+    provided = manager.profile(selection.profile or "")
+    profile = provided.record
+    if not profile.factory:
+        raise UsageError(f"the profile {profile.name!r} of {provided.plugin!r} is only listed: it expands nothing")
+    if selection.slice is not None:
+        raise UsageError(
+            "--profile and --slice exclude each other",
+            hint="A profile plans cases and slices of its own; choose among them with --filter or --axis.",
+        )
+    expand: ProfileExpander = resolve(profile.factory, owner=provided.plugin)
+    return expand(profile, experiment, plan.cases[0], manager.knobs(), root)
+
+
 def _selected(
-    plan: ExperimentPlan, experiment: Experiment, manager: PluginManager, selection: Selection
+    plan: ExperimentPlan,
+    experiment: Experiment,
+    manager: PluginManager,
+    selection: Selection,
+    slices: tuple[str, ...],
 ) -> tuple[ExperimentCase, ...]:
-    """Return the chosen cases; the baseline stays in front, for the others are read against it."""
-    if selection.profile is not None:
-        profile = manager.profile(selection.profile).record
-        raise UsageError(f"the profile {profile.name!r} cannot be applied by this version of xcfg")
-    chosen = select_cases(
-        plan,
-        experiment=experiment,
-        knobs=manager.knobs(),
-        slice_name=selection.slice or "",
-        filter_expression=selection.filter or "",
-        axes=selection.axes,
-    )
+    """Return the chosen cases, of any of `slices`; the baseline stays in front, for the others are read against it."""
+    found: set[str] = set()
+    nothing: NothingSelectedError | None = None
+    for name in slices:
+        try:
+            chosen = select_cases(
+                plan,
+                experiment=experiment,
+                knobs=manager.knobs(),
+                slice_name=name or selection.slice or "",
+                filter_expression=selection.filter or "",
+                axes=selection.axes,
+            )
+        except NothingSelectedError as error:
+            nothing = nothing or error
+        else:
+            found.update(case.case_id for case in chosen)
+    if nothing is not None and not found:
+        raise nothing
     baseline = plan.cases[0]
-    return chosen if baseline in chosen else (baseline, *chosen)
+    return tuple(case for case in plan.cases if case is baseline or case.case_id in found)
 
 
 def rollout_of(experiment: Experiment) -> Rollout:

@@ -39,7 +39,7 @@ def run(file: Path, manager: PluginManager, options: RunOptions) -> RunSummary:
 
     Raises UsageError and IdentityError before anything is started. Ctrl-C ends with exit_code 130 in the summary.
     """
-    return run_loaded(load_inputs(file, manager, options.selection), manager, options)
+    return run_loaded(load_inputs(file, manager, options.selection, root=options.output_root), manager, options)
 
 
 def run_loaded(loaded: Loaded, manager: PluginManager, options: RunOptions) -> RunSummary:

@@ -87,7 +87,7 @@ MATRICES = Kind(
 RENDERERS = Kind("xcfg_renderers", "renderer", "renderers", RendererDescriptor, _named, ("factory",))
 READERS = Kind("xcfg_dump_readers", "dump reader", "dump_readers", DumpReaderDescriptor, _named, ("factory",))
 SIGNATURES = Kind("xcfg_signatures", "signature", "signatures", SignatureDescriptor, _named, ("factory",))
-PROFILES = Kind("xcfg_profiles", "profile", "profiles", Profile, _named)
+PROFILES = Kind("xcfg_profiles", "profile", "profiles", Profile, _named, ("factory",), ("factory",))
 COMMANDS = Kind("xcfg_commands", "command", "commands", CommandProvider, _named, ("factory",))
 
 KINDS = (KNOBS, OPERATORS, RUNTIMES, CHECKPOINTS, MATRICES, RENDERERS, READERS, SIGNATURES, PROFILES, COMMANDS)

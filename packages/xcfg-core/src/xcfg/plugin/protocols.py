@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
@@ -11,6 +11,10 @@ if TYPE_CHECKING:
     import torch
 
     from xcfg.identity.rollout import Rollout
+    from xcfg.plugin.provide import Profile
+    from xcfg.schema.experiment import Experiment
+    from xcfg.schema.knobs import KnobDefinition
+    from xcfg.schema.plan import ExperimentCase
     from xcfg.schema.worker import BuildReport, ScoreReport, ScoreRequest, WorkerSpec
 
 
@@ -89,4 +93,24 @@ class DumpReader(Protocol):
 
     def read(self, path: Path) -> Iterator[dict[str, Any]]:
         """Yield batches: canonical column name -> array, equal lengths. Raises ArtifactError."""
+        ...
+
+
+@runtime_checkable
+class ProfileExpander(Protocol):
+    """Turns the experiment of a file into the one that a profile stands for (`--profile NAME`)."""
+
+    def __call__(
+        self,
+        profile: Profile,
+        experiment: Experiment,
+        baseline: ExperimentCase,
+        knobs: Mapping[str, KnobDefinition],
+        root: Path | None,
+    ) -> tuple[Experiment, tuple[str, ...]]:
+        """Return the experiment to plan, and the names of its slices whose cases belong to the profile.
+
+        baseline: of the file, complete. root: the folder of runs when something is to run, None when it is only
+        planned. Raises NothingSelectedError, with the reason, when the profile has no case here.
+        """
         ...

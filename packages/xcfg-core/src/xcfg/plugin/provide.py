@@ -68,7 +68,10 @@ class SignatureDescriptor(Record):
 
 
 class Profile(Record):
-    """A named preset over the planner: which knobs to vary, by path or by source class."""
+    """A named preset over the planner. factory: xcfg.plugin.protocols.ProfileExpander; without one it is only listed.
+
+    source_classes: the classes whose differences between the sides stay; what the fields mean is the factory's.
+    """
 
     name: str
     summary: str
@@ -77,6 +80,7 @@ class Profile(Record):
     source_classes: tuple[str, ...] = ()
     overrides: dict[str, Value] = {}
     extra: dict[str, Any] = {}
+    factory: str = ""
 
 
 class CommandProvider(Record):

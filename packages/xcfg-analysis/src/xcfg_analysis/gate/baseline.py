@@ -1,0 +1,107 @@
+"""The baseline file: written from a measured run, read back strictly."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+from xcfg.errors import ConfigError, NotComparableError
+from xcfg.schema.codec import convert, pretty_json, read_strict
+from xcfg.schema.gate import BASELINE, BaselineCase, GateBaseline
+
+from xcfg_analysis.cube.rows import Cube, Row
+from xcfg_analysis.gate.figures import FEWEST, corridors, devices_of, edge_of, figures_of
+from xcfg_analysis.rules.points import MEASURED
+
+FROM_SEQUENCES = "95 % bootstrap interval over sequences"
+
+
+def make_baseline(cube: Cube, percent: float | None = None) -> GateBaseline:
+    """Return the baseline of a run whose every planned case was measured.
+
+    percent: the half width of the corridor, stated; None: made from the spread over sequences. Raises
+    NotComparableError when a case is missing, was not measured or holds a figure that is not finite: a gate that
+    starts from a hole would let the hole through for ever.
+    """
+    holes = [f"{label} is missing" for label in cube.missing]
+    holes += [f"{row.label} is {row.status}" for row in cube.rows if row.status not in MEASURED]
+    holes += [f"{row.label} holds no usable number" for row in cube.rows if row.status in MEASURED and _unusable(row)]
+    holes += [f"{label} stands twice" for label in _twice(cube)]
+    if holes or not cube.rows:
+        raise NotComparableError(
+            f"no baseline was written: {'; '.join(holes) or 'the run holds no case'}",
+            hint="A baseline holds every case of a run, each PASS or MISMATCH. Run what is missing, or narrow the run.",
+        )
+    return GateBaseline(
+        schema_version=BASELINE,
+        experiment_id=cube.experiment_id,
+        contract=dict(cube.contract),
+        rollout=cube.rollout,
+        runtimes=dict(cube.runtimes),
+        devices=dict(devices_of(cube)),
+        corridor=FROM_SEQUENCES if percent is None else f"stated: {percent:g} % to either side",
+        cases={row.label: _case(row, percent) for row in cube.rows},
+    )
+
+
+def _case(row: Row, percent: float | None) -> BaselineCase:
+    edge = edge_of(row)
+    return BaselineCase(
+        case_id=row.case_id,
+        role=row.role,
+        status=row.status,
+        assessment="" if row.assessment is None else row.assessment.assessment,
+        active_tokens=0 if edge is None else edge.active_tokens,
+        figures=corridors(row, percent),
+    )
+
+
+def _unusable(row: Row) -> bool:
+    edge = edge_of(row)
+    return edge is None or not edge.active_tokens or None in figures_of(row).values()
+
+
+def _twice(cube: Cube) -> list[str]:
+    labels = [row.label for row in cube.rows]
+    return sorted({label for label in labels if labels.count(label) > 1})
+
+
+def write_baseline(path: Path, baseline: GateBaseline) -> None:
+    """Write the file in one step, so that a reader never sees half of it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(pretty_json(baseline))
+        Path(name).replace(path)
+    except OSError:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def read_baseline(path: Path) -> GateBaseline:
+    """Return the baseline in `path`. Raises ConfigError when it is not one, is empty, or has a corridor upside down."""
+    document = read_strict(path)
+    baseline = convert(document, GateBaseline, source=str(path))
+    if baseline.schema_version != BASELINE:
+        raise ConfigError(
+            f"unknown schema_version {baseline.schema_version!r}",
+            source=str(path),
+            path="$.schema_version",
+            hint=f"`xcfg gate RUN --write-baseline FILE` writes {BASELINE!r}.",
+        )
+    if not baseline.cases:
+        raise ConfigError("the baseline holds no case, so it holds nothing", source=str(path), path="$.cases")
+    for label, case in baseline.cases.items():
+        if not case.figures:
+            raise ConfigError(f"{label!r} holds no figure", source=str(path), path="$.cases", hint=_HINT)
+        for name, figure in case.figures.items():
+            if figure.low > figure.high:
+                raise ConfigError(
+                    f"the corridor of {name} of {label!r} is upside down", source=str(path), path="$.cases", hint=_HINT
+                )
+    return baseline
+
+
+_HINT = f"Write it again from a run; a corridor needs {FEWEST} sequences or --corridor-percent."

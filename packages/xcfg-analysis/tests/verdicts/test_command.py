@@ -1,0 +1,159 @@
+"""`xcfg run --profile` and `xcfg gate` on a real run of the embedded runtime, from file to exit code."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+from xcfg.cli.main import main
+
+TINY = Path(__file__).resolve().parents[4] / "examples" / "quickstart"
+BASELINE = {
+    "batch": {"size": 8},
+    "rollout": {"dtype": "float32", "attention_backend": "eager"},
+    "training": {"compute_dtype": "float32", "attention_backend": "sdpa"},
+}
+
+
+@pytest.fixture(scope="session")
+def place(tmp_path_factory):
+    """A folder with a run of A0, A1 and A5, in which the sides differ in attention alone; made once."""
+    folder = tmp_path_factory.mktemp("gate")
+    shutil.copytree(TINY / "tiny-rollout", folder / "tiny-rollout")
+    document = json.loads((TINY / "tiny.json").read_text()) | {"experiment_id": "att", "baseline": BASELINE}
+    document |= {"interventions": [], "controls": {"reference": False}}
+    (folder / "att.json").write_text(json.dumps(document))
+    words = ["run", str(folder / "att.json"), "--profile", "A0-A5", "--output-root", str(folder / "runs"), "--json"]
+    done = subprocess.run([sys.executable, "-m", "xcfg", *words], capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stderr + done.stdout
+    (folder / "run.json").write_text(done.stdout)
+    return folder
+
+
+@pytest.fixture
+def run(place):
+    return str(place / "runs" / "att-profiles")
+
+
+def gate(capsys, *words):
+    code = main(["gate", *map(str, words)])
+    shown = capsys.readouterr()
+    return code, shown.out, shown.err
+
+
+def test_a_run_that_passes_opens_the_gate_and_writes_everything(run, tmp_path, capsys, monkeypatch):
+    step = tmp_path / "step.md"
+    step.write_text("before\n")
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(step))
+    names = {name: tmp_path / "new" / name for name in ("junit", "summary", "metrics")}
+    words = [part for name, path in names.items() for part in (f"--{name}", path)]
+    code, out, _ = gate(capsys, run, "--json", *words)
+    document = json.loads(out)
+    assert (code, document["exit_code"], document["schema_version"], document["ladder_level"]) == (
+        0,
+        0,
+        "xcfg.gate.v1",
+        "L1",
+    )
+    assert [case["label"] for case in document["cases"]] == ["baseline", "rollout.attention_backend=eager"]
+    assert document["cases"][1]["slices"] == ["A1", "A5"]
+    suites = [suite.get("name") for suite in ET.parse(names["junit"]).getroot()]
+    assert suites == ["run", "A0", "A1", "A5"]
+    assert step.read_text() == "before\n" + names["summary"].read_text() + "\n"
+    assert json.loads(names["metrics"].read_text())["xcfg/gate/exit_code"] == 0.0
+
+
+def test_the_baseline_of_a_run_holds_it_and_not_one_that_was_edited(run, tmp_path, capsys):
+    path = tmp_path / "b.json"
+    assert gate(capsys, run, "--write-baseline", path)[0] == 0
+    assert gate(capsys, run, "--baseline", path)[0] == 0
+    document = json.loads(path.read_text())
+    document["cases"]["baseline"]["figures"]["rms"] |= {"low": 1.0, "high": 2.0}
+    path.write_text(json.dumps(document))
+    code, out, _ = gate(capsys, run, "--baseline", path)
+    assert code == 1 and "below_corridor" in out
+    document["cases"]["gone"] = document["cases"]["baseline"]
+    path.write_text(json.dumps(document))
+    code, out, _ = gate(capsys, run, "--baseline", path)
+    assert code == 3 and "'gone' is planned, or in the baseline" in out
+
+
+def test_a_folder_that_the_run_did_not_leave_closes_the_gate(place, run, tmp_path, capsys):
+    """Failing means that a pipeline whose run broke before it began is green on last week's numbers."""
+    said = json.loads((place / "run.json").read_text())
+    assert gate(capsys, run, "--after", place / "run.json")[0] == 0
+    first, *rest = said["cases"]
+    other = {
+        "stale_run": said | {"cases": [first | {"attempt_id": "attempt-9"}, *rest]},
+        "of another experiment": said | {"experiment_id": "other"},
+        "a case less": said | {"cases": rest},
+        "interrupted": said | {"exit_code": 130},
+        "an error": {"schema_version": "xcfg.error.v1", "kind": "identity", "message": "m", "hint": "", "exit_code": 3},
+    }
+    path, baseline = tmp_path / "run.json", tmp_path / "b.json"
+    for name, document in other.items():
+        path.write_text(json.dumps(document))
+        code, out, _ = gate(capsys, run, "--after", path)
+        assert code == 3 and ("stale_run" in out or "run_failed" in out), name
+        assert gate(capsys, run, "--after", path, "--write-baseline", baseline)[0] == 3 and not baseline.exists()
+    path.write_text("{}")
+    assert gate(capsys, run, "--after", path)[0] == 2
+    path.write_text("")
+    assert gate(capsys, run, "--after", path)[0] == 2, "what a killed run printed"
+
+
+def test_a_deleted_case_closes_the_gate(place, tmp_path, capsys):
+    """Failing means that removing what failed makes a pipeline green."""
+    copy = tmp_path / "att-profiles"
+    shutil.copytree(place / "runs" / "att-profiles", copy)
+    last = sorted((copy / "cases").iterdir())[-1]
+    shutil.rmtree(last)
+    code, out, _ = gate(capsys, copy, "--junit", tmp_path / "j.xml")
+    assert code == 3 and "missing_case" in out
+    for folder in (copy / "cases").iterdir():
+        shutil.rmtree(folder)
+    code, out, _ = gate(capsys, copy, "--junit", tmp_path / "j.xml")
+    assert code == 3
+    root = ET.parse(tmp_path / "j.xml").getroot()
+    assert root.get("errors") == "1" and root.get("tests") == "1"
+
+
+def test_altered_evidence_closes_the_gate(place, tmp_path, capsys):
+    copy = tmp_path / "att-profiles"
+    shutil.copytree(place / "runs" / "att-profiles", copy)
+    for file in copy.glob("cases/*/*/comparison.json"):
+        file.chmod(0o644)
+        file.write_text(file.read_text().replace('"PASS"', '"MISMATCH"'))
+    assert gate(capsys, copy)[0] == 3
+
+
+def test_what_is_no_run_is_a_usage_error(place, tmp_path, capsys):
+    assert gate(capsys, place / "runs")[0] == 2
+    assert gate(capsys, tmp_path / "nothing")[0] == 2
+    assert gate(capsys, place / "runs" / "att-profiles", "--baseline", tmp_path / "none.json")[0] == 2
+    assert gate(capsys, place / "runs" / "att-profiles", "--corridor-percent", "5")[0] == 2
+    path = tmp_path / "b.json"
+    assert gate(capsys, place / "runs" / "att-profiles", "--write-baseline", path)[0] == 0
+    code, _, error = gate(capsys, place / "runs" / "att-profiles", "--baseline", path, "--write-baseline", path)
+    assert code == 2 and "beside it" in error
+
+
+def test_a_downstream_series_changes_no_code(run, tmp_path, capsys):
+    series = tmp_path / "s.csv"
+    rows = [f"A5,{step},{3.0 - 0.3 * (step - 30) if step > 30 else 0.1 * step}" for step in range(41)]
+    series.write_text("case,step,reward\n" + "\n".join(rows) + "\n")
+    code, out, _ = gate(capsys, run, "--downstream", series)
+    assert code == 0 and "interpretation 5: Pre-update alignment is clean" in out
+    assert "decision 6" in out
+
+
+def test_a4_is_skipped_with_the_reason(place, capsys):
+    """Production passes here, so no pair has to run; without an earlier run that is said too."""
+    words = ["run", str(place / "att.json"), "--profile", "A4", "--output-root"]
+    assert main([*words, str(place / "runs")]) == 3
+    assert "no two classes" in capsys.readouterr().err
