@@ -218,6 +218,8 @@ def test_a_checkpoint_inside_a_runtime_names_no_end_of_sequence(options):
         ({"logprobs_mode": "raw"}, "logprobs_mode"),
         ({"stop_ids": (1, -1)}, "stop_ids"),
         ({"limit": 0}, "limit"),
+        ({"seed": -1}, "seed"),
+        ({"seed": 2**53}, "seed"),
     ],
 )
 def test_settings_that_cannot_be_frozen_are_refused_before_anything_is_read(settings, says, options, manager):
@@ -235,6 +237,9 @@ def test_a_frozen_rollout_is_never_overwritten(options, manager, tmp_path):
     with pytest.raises(UsageError, match="exists"):
         freeze(manager, options())
     assert list((tmp_path / "o").iterdir()) == []
+    (tmp_path / "dangling").symlink_to("nowhere")
+    with pytest.raises(UsageError, match="exists"):
+        freeze(manager, options(output=tmp_path / "dangling"))
 
 
 def test_a_runtime_that_cannot_sample_or_is_not_there_is_refused(options, manager, tmp_path):

@@ -38,7 +38,7 @@ from xcfg.schema.codec import parse_strict
 @click.option("--temperature", type=float, default=1.0, show_default=True)
 @click.option("--top-k", type=int, default=0, show_default=True)
 @click.option("--top-p", type=float, default=1.0, show_default=True)
-@click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True)
+@click.option("--seed", type=click.IntRange(0, 2**53 - 1), default=0, show_default=True)
 @click.option("--logprobs-mode", default="raw_logprobs", show_default=True)
 @click.option(
     "--stop-id",

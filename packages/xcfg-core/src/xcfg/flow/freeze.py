@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -36,6 +37,8 @@ from xcfg.schema.operators import OperatorChoice
 from xcfg.schema.runtime import RuntimeDescriptor
 from xcfg.schema.worker import ScoreRequest
 
+LARGEST_SEED = 2**53 - 1
+"""The largest integer that canonical JSON holds; a seed is part of the identity of its engine."""
 LOGPROBS_MODES = ("raw_logprobs", "processed_logprobs")
 
 
@@ -74,7 +77,7 @@ def freeze(manager: PluginManager, options: FreezeOptions) -> Rollout:
     known, and with the path of the finished sample where another program took the name meanwhile.
     """
     _check(options)
-    if options.output.exists():
+    if os.path.lexists(options.output):
         raise UsageError(
             f"{str(options.output)!r} exists", hint="A frozen rollout is never overwritten; name another folder."
         )
@@ -132,6 +135,8 @@ def _check(options: FreezeOptions) -> None:
         faults.append("top_k must be 0 (off) or positive")
     if options.logprobs_mode not in LOGPROBS_MODES:
         faults.append(f"logprobs_mode must be one of {', '.join(LOGPROBS_MODES)}")
+    if not 0 <= options.seed <= LARGEST_SEED:
+        faults.append(f"seed must be from 0 to {LARGEST_SEED}")
     if any(item < 0 for item in options.stop_ids):
         faults.append("stop_ids must be token ids from 0")
     if options.limit is not None and options.limit < 1:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,7 +43,7 @@ def freeze_dump(manager: PluginManager, options: FreezeDumpOptions) -> Rollout:
     How the tokens were sampled is not attested, and the manifest says so; of two files it also holds what was not
     joined. A dump that is a frozen rollout names its checkpoint: another one is an IdentityError. Raises XcfgError.
     """
-    if options.output.exists():
+    if os.path.lexists(options.output):
         raise UsageError(
             f"{str(options.output)!r} exists", hint="A frozen rollout is never overwritten; name another folder."
         )
