@@ -12,14 +12,17 @@ HEAVY = ("torch", "transformers", "vllm", "megatron", "triton", "accelerate")
 
 PUBLIC = [
     "StoredCase",
+    "StoredRun",
     "__version__",
     "compare",
     "freeze",
     "freeze_dump",
+    "is_run",
     "iter_cases",
     "load",
     "load_plugins",
     "open_dump",
+    "open_run",
     "plan",
     "run",
     "serve",

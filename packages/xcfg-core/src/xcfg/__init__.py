@@ -31,24 +31,7 @@ _WHERE = {
     "verify": "xcfg.flow.api",
 }
 
-__all__ = [
-    "StoredCase",
-    "StoredRun",
-    "__version__",
-    "compare",
-    "freeze",
-    "freeze_dump",
-    "is_run",
-    "iter_cases",
-    "load",
-    "load_plugins",
-    "open_dump",
-    "open_run",
-    "plan",
-    "run",
-    "serve",
-    "verify",
-]
+__all__ = sorted(["__version__", *_WHERE])
 
 __version__ = "0.1.0"
 
