@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -29,6 +30,12 @@ def beside(name):
 def plants():
     """tests/planted.py, which tools/gen_signatures.py reads as well."""
     return beside("planted")
+
+
+@pytest.fixture(scope="session")
+def cubes():
+    """tests/cubes.py: hand-made rows."""
+    return beside("cubes")
 
 
 @pytest.fixture(scope="session")
@@ -64,6 +71,15 @@ def names(tried):
         return [item.descriptor.name for item in recognise(active_tokens(table), tried).named]
 
     return of
+
+
+@pytest.fixture(scope="session")
+def planted(runs):
+    """Plugins with the planted operators among them, for this process and its workers."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(runs.PLANTED))
+        patch.setenv("PYTHONPATH", str(runs.PLANTED), prepend=os.pathsep)
+        yield xcfg.load_plugins()
 
 
 @pytest.fixture

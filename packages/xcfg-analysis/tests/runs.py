@@ -32,3 +32,25 @@ def write_experiment(folder: Path, **changes: object) -> Path:
     file = folder / f"{document['experiment_id']}.json"
     file.write_text(json.dumps(document), encoding="utf-8")
     return file
+
+
+PLANTED = Path(__file__).with_name("data") / "planted_operators"
+"""A distribution on disk whose backends of selected_logprob have known faults."""
+NOISE = 0.01
+NOISY = {
+    "experiment_id": "noisy",
+    "interventions": [{"path": "training.attention_backend", "values": ["eager"]}],
+    "operators": {"selected_logprob": {"training": {"backend": "planted.noise", "options": {"rms": NOISE}}}},
+    "controls": {"repeats": 2, "fresh_processes": 2, "reference": False},
+}
+TEMPERED = {
+    "experiment_id": "tempered",
+    "interventions": [
+        {"path": "training.attention_backend", "values": ["eager"]},
+        {"path": "batch.size", "values": [2]},
+    ],
+    "operators": {"selected_logprob": {"training": {"backend": "planted.tempered", "options": {"temperature": 0.7}}}},
+    "controls": {"repeats": 1},
+}
+CURED = {"path": "operators.selected_logprob.training", "values": ["native"]}
+"""The intervention that takes the fault of TEMPERED away."""

@@ -1,4 +1,4 @@
-"""The plugin `analysis`: signatures, `xcfg analyze`, `xcfg cube`, an analysis after every run; announces the rest."""
+"""The plugin `analysis`: signatures, profiles, four commands that read runs, and an analysis after every run."""
 
 from __future__ import annotations
 
@@ -13,11 +13,9 @@ COMMANDS = tuple(
         ("analyze", "Say what makes the sides drift, from a run or a dump.", "command:analyze"),
         ("cube", "Show the results of a run as a cube.", "cube.command:cube"),
         ("gate", "Give one exit code for a run, and files for CI.", "gate.command:gate"),
+        ("minimize", "Find the smallest alignment that is enough.", "minimize.command:minimize"),
     )
 )
-PLANNED = {
-    "minimize": "Find the smallest alignment that is enough.",
-}
 
 
 @hookimpl
@@ -34,18 +32,8 @@ def xcfg_profiles() -> tuple[Profile, ...]:
 
 @hookimpl
 def xcfg_commands() -> tuple[CommandProvider, ...]:
-    """Return what works, and the planned commands, which are listed and refused when called."""
-    planned = tuple(
-        CommandProvider(
-            name=name,
-            summary=summary,
-            factory="",
-            status="planned",
-            missing="runs are analysed and gated in this version, and no more",
-        )
-        for name, summary in PLANNED.items()
-    )
-    return (*COMMANDS, *planned)
+    """Return the commands that read a run."""
+    return COMMANDS
 
 
 @hookimpl

@@ -46,7 +46,7 @@ def _head(found: Analysis) -> str:
 
 def _figures(found: Analysis) -> str:
     shown = [(name, number(found.figures.get(name))) for name in MAIN if name in found.figures]
-    return "d = training - rollout, nats; the last part of a name is its reducer\n" + _columns(shown)
+    return "d = training - rollout, nats; the last part of a name is its reducer\n" + columns(shown)
 
 
 def _view(view: View) -> str:
@@ -62,7 +62,7 @@ def _view(view: View) -> str:
         )
         for row in view.rows
     ]
-    return f"by {view.by} (rms varies {view.spread:.1f} times)\n" + _columns([("", *head), *rows])
+    return f"by {view.by} (rms varies {view.spread:.1f} times)\n" + columns([("", *head), *rows])
 
 
 def _finding(item: SignatureFinding) -> str:
@@ -102,7 +102,8 @@ def wrapped(label: str, words: str, *, indent: int = 2) -> Iterator[str]:
     yield from textwrap.wrap(clean, width, initial_indent=lead, subsequent_indent=" " * len(lead))
 
 
-def _columns(rows: Iterable[Sequence[str]]) -> str:
+def columns(rows: Iterable[Sequence[str]]) -> str:
+    """Return aligned columns; the first is left-aligned."""
     cells = [list(row) for row in rows]
     widths = [max(len(row[at]) for row in cells) for at in range(len(cells[0]))]
     lines = (

@@ -26,29 +26,13 @@ _WHERE = {
     "open_dump": "xcfg.flow.api",
     "open_run": "xcfg.flow.api",
     "plan": "xcfg.flow.api",
+    "probe": "xcfg.flow.api",
     "run": "xcfg.flow.api",
     "serve": "xcfg.running.serve",
     "verify": "xcfg.flow.api",
 }
 
-__all__ = [
-    "StoredCase",
-    "StoredRun",
-    "__version__",
-    "compare",
-    "freeze",
-    "freeze_dump",
-    "is_run",
-    "iter_cases",
-    "load",
-    "load_plugins",
-    "open_dump",
-    "open_run",
-    "plan",
-    "run",
-    "serve",
-    "verify",
-]
+__all__ = sorted(["__version__", *_WHERE])
 
 __version__ = "0.1.0"
 

@@ -1,13 +1,26 @@
-"""A studentised cluster bootstrap over sequences: interval and p value of a change of a token mean.
+"""Interval and p value of a change of a token mean, with whole sequences as the independent draws.
 
-Whole sequences are drawn with replacement; the change theta = sum_s a_s / sum_s n_s is a ratio of sums over them, with
-the linearised error se^2 = S / (S - 1) sum_s (a_s - theta n_s)^2 / (sum_s n_s)^2. Of each resample (theta* - theta) /
-se* is kept, and its order statistics turn theta and se into an interval and a p value (Efron and Tibshirani 1993,
-chapter 12.5; Davison and Hinkley 1997, chapter 5.2.1). With eight sequences a percentile interval of the same draws is
-clearly too short; tests/test_bootstrap.py measures both.
+The change theta = sum_s a_s / sum_s n_s is a ratio of sums over sequences, with the linearised error
+se^2 = S / (S - 1) sum_s (a_s - theta n_s)^2 / (sum_s n_s)^2. Two answers are made of it; the more careful one counts:
 
-`scipy.stats.bootstrap` is not used for it: it has percentile, basic and BCa intervals, no studentised one and no p
-value. The tests hold the draws against it.
+- a studentised cluster bootstrap: sequences are drawn with replacement, (theta* - theta) / se* is kept of each
+  resample, and its order statistics turn theta and se into an interval and a p value (Efron and Tibshirani 1993,
+  chapter 12.5; Davison and Hinkley 1997, chapter 5.2.1);
+- Student's t with S - 1 degrees of freedom, by scipy.
+
+With 8 to 32 sequences neither does alone. Of 4,000 simulated changes that are none, a two-sided test at 5 % rejects,
+in percent with 8, 12 and 32 sequences:
+
+    spread of the changes               bootstrap         Student's t       both
+    normal                              5.8  5.3  4.8     5.7  5.8  4.6     4.0  4.5  4.1
+    difference of two lognormal ones    7.5  9.2  9.0     3.7  4.1  4.1     3.0  3.8  4.0
+    normal, in four sequences of ten    6.5 10.6  9.5     1.2  2.1  4.5     1.1  2.1  4.4
+    lognormal about its mean            8.2  7.6  5.8    12.4 10.8  8.6     7.5  6.9  4.7
+
+A percentile interval of such draws covers 84 to 94 % where 95 are asked for.
+
+`scipy.stats.bootstrap` is not used for the draws: it has percentile, basic and BCa intervals, no studentised one and no
+p value. The tests hold the resamples against it.
 """
 
 from __future__ import annotations
@@ -59,6 +72,9 @@ def estimates(changes: Float, sizes: Float, *, level: float, seed: int, draws: i
     count, total = len(tokens), float(tokens.sum())
     if count < 2:
         raise ValueError(f"{count} sequences have tokens, a change over sequences needs two")
+    from scipy.stats import t as student
+
+    quantile = float(student.ppf(1.0 - (1.0 - level) / 2.0, count - 1))
     value = columns.sum(axis=0) / total
     rest = columns - value * tokens[:, None]
     error = np.sqrt(count / (count - 1) * np.square(rest).sum(axis=0)) / total
@@ -67,7 +83,9 @@ def estimates(changes: Float, sizes: Float, *, level: float, seed: int, draws: i
     for start in range(0, columns.shape[1], width):
         part = slice(start, start + width)
         drawn = _studentised(rest[:, part], tokens, draws, seed)
-        found += [_estimate(*one, level) for one in zip(value[part], error[part], drawn.T, strict=True)]
+        found += [
+            _estimate(*one, level, quantile, count - 1) for one in zip(value[part], error[part], drawn.T, strict=True)
+        ]
     return found
 
 
@@ -98,16 +116,18 @@ def resampled(count: int, draws: int, seed: int) -> Iterator[Float]:
         yield source.multinomial(count, np.full(count, 1.0 / count), size=min(rows, draws - start)).astype(np.float64)
 
 
-def _estimate(value: float, error: float, drawn: Float, level: float) -> Estimate:
+def _estimate(value: float, error: float, drawn: Float, level: float, quantile: float, freedom: int) -> Estimate:
+    from scipy.stats import t as student
+
     draws = len(drawn)
     smallest = 2.0 / (draws + 1)
     if error <= EXACT * abs(value):
         return Estimate(float(value), float(value), float(value), 1.0 if value == 0.0 else smallest)
     ranked = np.sort(drawn)
     rank = max(1, round((1.0 - level) / 2.0 * (draws + 1)))
-    below, above = float(ranked[rank - 1]), float(ranked[draws - rank])
+    below = min(float(ranked[rank - 1]), -quantile)
+    above = max(float(ranked[draws - rank]), quantile)
     t = value / error
     beyond = 1 + min(int(np.count_nonzero(drawn >= t)), int(np.count_nonzero(drawn <= t)))
-    return Estimate(
-        float(value), float(value - above * error), float(value - below * error), min(1.0, beyond * smallest)
-    )
+    p = max(min(1.0, beyond * smallest), 2.0 * float(student.sf(abs(t), freedom)))
+    return Estimate(float(value), float(value - above * error), float(value - below * error), min(1.0, p))

@@ -196,7 +196,16 @@ def _tested(effect: Effect, resolution: dict[str, float], alpha: float, unexerci
         return "BELOW_RESOLUTION", "no change is larger than the largest floor"
     if effect.exercised == "no":
         return "NOT_EXERCISED", unexercised
-    return "NO_CHANGE_SHOWN", "every interval of the change that could name a cause holds 0 once it is corrected"
+    return "NO_CHANGE_SHOWN", bound_of(effect)
+
+
+def bound_of(effect: Effect) -> str:
+    """Return in words how much of mean d^2 a case can take away at most, by its interval; empty without one."""
+    squares = next((item for item in effect.gap if item.quantity == "mean_sq"), None)
+    if squares is None or squares.change is None or squares.baseline <= 0:
+        return ""
+    share = min(1.0, max(0.0, -squares.change.low / squares.baseline))
+    return f"at most {share:.2g} of mean d^2 goes away with it"
 
 
 def clear_changes(effect: Effect, alpha: float) -> list[GapChange]:

@@ -38,7 +38,13 @@ def floors(evidence: Evidence, baseline: Row, rows: Sequence[Row]) -> tuple[Floo
     """Return one floor per kind; rows: those of the cube, of which the controls are taken."""
     controls = evidence.run.experiment.get("controls") or {}
     return tuple(
-        _floor(evidence, kind, int(controls.get(name, 0)), baseline, [row for row in rows if row.role == kind])
+        _floor(
+            evidence,
+            kind,
+            int(controls.get(name, 0)),
+            baseline,
+            [row for row in rows if row.role == kind and not row.delta],
+        )
         for kind, name in KINDS.items()
     )
 

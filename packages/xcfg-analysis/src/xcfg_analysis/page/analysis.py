@@ -15,16 +15,8 @@ from xcfg_analysis.cube.rows import Cube, Row
 from xcfg_analysis.effects.effect import Effects, effects
 from xcfg_analysis.effects.interactions import interactions
 from xcfg_analysis.floors.floors import INVALID, floors, resolution
-from xcfg_analysis.page.causes import Said, say
+from xcfg_analysis.page.causes import Said, is_excess, say
 from xcfg_analysis.page.next_step import next_command
-
-EXCESS = (
-    Assessment.EXCESS_TRAINING.value,
-    Assessment.EXCESS_ROLLOUT.value,
-    Assessment.EXCESS_GAP.value,
-    Assessment.BIASED.value,
-)
-JUDGED = (Status.PASS.value, Status.MISMATCH.value)
 
 
 def analyze_run(folder: Path, *, plugins: Any = None, runtimes: str = "", experiment: str = "") -> Analysis:
@@ -67,7 +59,7 @@ def analyze_evidence(evidence: Evidence) -> Analysis:
         not_measured=said.lists["not_measured"],
         interactions=pairs,
         not_alignable=_not_alignable(cube),
-        next_command=next_command(evidence, baseline, found, changed, said),
+        next_command=next_command(evidence, baseline, found, said),
         exit_code=1 if code == 0 and (said.causes or findings) else code,
         status=baseline.status,
         reason=baseline.reason,
@@ -136,23 +128,22 @@ def _not_alignable(cube: Cube) -> tuple[str, ...]:
     return tuple(f"{path}: {why}" for path, why in stated.items() if why)
 
 
-def is_excess(row: Row) -> bool:
-    """Whether rounding does not explain the gap of a row."""
-    return row.assessment is not None and row.assessment.assessment in EXCESS
-
-
 def _outside(baseline: Row, found: Sequence[Effect], said: Said) -> tuple[str, ...]:
     """Return what no declared knob accounts for: an excess that nothing narrows, and surroundings that changed."""
     told = [f"{item.label}: {item.reason}" for item in found if item.outcome == "OUTSIDE_THE_KNOBS"]
     measured = [item for item in found if item.gap]
     if is_excess(baseline) and measured and not any(cause.direction == "narrows" for cause in said.causes):
-        left = [*said.lists["not_exercised"], *said.lists["not_measured"], *said.lists["unresolved"]]
-        unless = f", unless it is {' or '.join(left)}, of which nothing was shown" if left else ""
+        blind = [*said.lists["not_exercised"], *said.lists["not_measured"]]
+        bounds = [
+            f"{item.label} ({item.reason})" for item in found if item.outcome == "NO_CHANGE_SHOWN" and item.reason
+        ]
         word = baseline.assessment.assessment if baseline.assessment is not None else ""
         told.insert(
             0,
-            f"the {word} of the baseline: none of the {len(measured)} changes that were measured narrows the gap, so "
-            f"its cause lies outside the declared knobs{unless}",
+            f"the {word} of the baseline: none of the {len(measured)} changes that were measured is shown to narrow "
+            "the gap, so its cause lies outside what was varied"
+            + (f"; {'; '.join(bounds)}" if bounds else "")
+            + (f"; nothing is known of {', '.join(blind)}" if blind else ""),
         )
     return tuple(told)
 
@@ -180,7 +171,7 @@ def _conclusion(baseline: Row, said: Said, changed: Effects, outside: Sequence[s
     if narrowing:
         parts.append(f"Likely cause: {_named(narrowing[0])}.")
     elif outside and is_excess(baseline):
-        parts.append("The cause lies outside the declared knobs, as far as they were exercised.")
+        parts.append("The cause lies outside the declared knobs that were varied.")
     elif word == Assessment.EXPLAINED_BY_PRECISION.value:
         parts.append("Honest rounding explains the gap of the baseline.")
     widening = [cause for cause in said.causes if cause.direction != "narrows"]

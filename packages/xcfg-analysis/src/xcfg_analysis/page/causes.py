@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from xcfg.schema.analysis import Cause, Effect, GapChange
+from xcfg.schema.names import Assessment
 
 from xcfg_analysis.cube.rows import Row
 from xcfg_analysis.effects.effect import clear_changes
@@ -31,6 +32,12 @@ LISTS = {
     "VARIANT_DID_NOT_APPLY": "not_measured",
 }
 """Outcome of a case -> the list of an analysis in which its knob stands."""
+EXCESS = (
+    Assessment.EXCESS_TRAINING.value,
+    Assessment.EXCESS_ROLLOUT.value,
+    Assessment.EXCESS_GAP.value,
+    Assessment.BIASED.value,
+)
 ORDER = ("unresolved", "below_resolution", "not_exercised", "not_measured", "exonerated")
 """Of a knob with several values the least certain outcome decides, so that none is exonerated by half of its values."""
 
@@ -106,6 +113,11 @@ def _refuted_by(effect: Effect, change: GapChange) -> str:
         f"the same two cases on other frozen sequences, if {NAMES[change.quantity]} is not {turn} there with "
         f"{effect.label}{other}"
     )
+
+
+def is_excess(row: Row) -> bool:
+    """Whether rounding does not explain the gap of a row."""
+    return row.assessment is not None and row.assessment.assessment in EXCESS
 
 
 def _sorted(causes: Sequence[Cause]) -> list[Cause]:

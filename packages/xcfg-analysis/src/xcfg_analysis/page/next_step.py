@@ -8,14 +8,14 @@ from xcfg.schema.analysis import Floor
 
 from xcfg_analysis.cube.load import Evidence
 from xcfg_analysis.cube.rows import Row
-from xcfg_analysis.effects.effect import Effects
 from xcfg_analysis.floors.floors import MEASURED
-from xcfg_analysis.page.causes import Said
+from xcfg_analysis.page.causes import Said, is_excess
 
+SWAPS = "operators.selected_logprob.training and .rollout = reference, and every dtype = float32,"
 CONTROLS = '"controls": {"repeats": 1, "fresh_processes": 2, "shuffled": 1}'
 
 
-def next_command(evidence: Evidence, baseline: Row, floors: Sequence[Floor], changed: Effects, said: Said) -> str:
+def next_command(evidence: Evidence, baseline: Row, floors: Sequence[Floor], said: Said) -> str:
     """Return what to do next, the most telling step first."""
     run = f"runs/{evidence.cube.experiment_id}"
     least = evidence.run.contract.assessment.min_sequences
@@ -28,6 +28,13 @@ def next_command(evidence: Evidence, baseline: Row, floors: Sequence[Floor], cha
     commands = {item.record.name for item in evidence.plugins.commands()}
     if narrowing and "minimize" in commands:
         return f"xcfg minimize {run}"
+    if narrowing:
+        first = narrowing[0]
+        return (
+            f"xcfg run FILE  # with {first.knob} = {first.value} and other frozen sequences: does the gap stay closed?"
+        )
+    if is_excess(baseline):
+        return f"xcfg run FILE  # with {SWAPS} among its interventions: which side leaves the reference?"
     if not any(item.status == MEASURED for item in floors):
         return f"xcfg run FILE  # with {CONTROLS} in it: without a control nothing can be exonerated by an interval"
     if said.lists["not_exercised"]:
@@ -35,6 +42,4 @@ def next_command(evidence: Evidence, baseline: Row, floors: Sequence[Floor], cha
             f"xcfg run FILE  # with more or longer sequences, so that {', '.join(said.lists['not_exercised'])} has "
             "something to do"
         )
-    if baseline.status == "PASS" or not changed.effects:
-        return f"xcfg cube {run}"
-    return f"xcfg verify {run}"
+    return f"xcfg cube {run}"

@@ -13,7 +13,7 @@ from xcfg_analysis.show import number, wrapped
 
 LISTS = (
     ("exonerated", "exercised, and without an effect on the gap"),
-    ("unresolved", "moved its side; no change of the gap was shown, none was excluded"),
+    ("unresolved", "moved its side; no change of the gap was shown"),
     ("below_resolution", "no larger than what repeating the baseline gives"),
     ("not_exercised", "the run gave it nothing to do, or nobody knows"),
     ("not_measured", "did not run as asked, or in other surroundings"),

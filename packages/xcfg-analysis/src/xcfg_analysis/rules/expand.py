@@ -50,6 +50,7 @@ def expand(
         operators=_operators(experiment, sides),
         align=(),
         pairwise_paths=(),
+        combinations=(),
         slices=slices(sides.differences),
     )
     chosen = _chosen(profile.name, sides, points)

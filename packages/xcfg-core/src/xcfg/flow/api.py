@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -16,6 +16,7 @@ from xcfg.flow import compare as compare_journey
 from xcfg.flow import freeze as freeze_journey
 from xcfg.flow import freeze_dump as dump_journey
 from xcfg.flow import plan as plan_journey
+from xcfg.flow import probe as probe_journey
 from xcfg.flow import run as run_journey
 from xcfg.flow import stored_run
 from xcfg.flow import verify as verify_journey
@@ -25,6 +26,7 @@ from xcfg.flow.options import RunOptions
 from xcfg.flow.recheck import decode
 from xcfg.identity.rollout import Rollout
 from xcfg.plugin.manager import PluginManager
+from xcfg.schema.experiment import Combination
 from xcfg.schema.result import Comparison
 from xcfg.schema.summary import PlanSummary, RunSummary, VerifySummary
 
@@ -36,9 +38,12 @@ def load_plugins(*, blocked: tuple[str, ...] = ()) -> PluginManager:
     return PluginManager.load(blocked=blocked)
 
 
-def load(file: AnyPath, *, plugins: PluginManager | None = None) -> Loaded:
-    """Return the experiment in `file`, loaded and planned; nothing is started. Raises XcfgError."""
-    return load_inputs(Path(file), plugins or load_plugins())
+def load(file: AnyPath, *, plugins: PluginManager | None = None, combinations: Sequence[Combination] = ()) -> Loaded:
+    """Return the experiment in `file`, loaded and planned; nothing is started. Raises XcfgError.
+
+    combinations: plan these combinations of its align entries, as `probe` runs them.
+    """
+    return load_inputs(Path(file), plugins or load_plugins(), combinations=combinations)
 
 
 def plan(file: AnyPath, *, plugins: PluginManager | None = None) -> PlanSummary:
@@ -51,6 +56,18 @@ def run(file: AnyPath, *, plugins: PluginManager | None = None, **options: Any) 
     if "output_root" in options:
         options["output_root"] = Path(options["output_root"])
     return run_journey.run(Path(file), plugins or load_plugins(), RunOptions(**options))
+
+
+def probe(
+    file: AnyPath, combinations: Sequence[Combination], *, plugins: PluginManager | None = None, **options: Any
+) -> probe_journey.Probed:
+    """Run the baseline and these combinations of align entries of the experiment in `file`, as `run` runs its cases.
+
+    Keywords are the fields of RunOptions, without a selection. Raises XcfgError.
+    """
+    if "output_root" in options:
+        options["output_root"] = Path(options["output_root"])
+    return probe_journey.probe(Path(file), plugins or load_plugins(), RunOptions(**options), combinations)
 
 
 def freeze(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from xcfg.plugin.known import KNOB_PREFIXES
 from xcfg.plugin.manager import PluginManager
 from xcfg.plugin.protocols import ProfileExpander
 from xcfg.schema.codec import digest, evolve, plain
-from xcfg.schema.experiment import Experiment, FrozenIdentity, InlineIdentity
+from xcfg.schema.experiment import Combination, ControlsInput, Experiment, FrozenIdentity, InlineIdentity
 from xcfg.schema.identity import CheckpointRef, IdentityDigests, TokenizerRef
 from xcfg.schema.plan import ExperimentCase, ExperimentPlan
 
@@ -45,10 +46,16 @@ class Loaded:
 
 
 def load_inputs(
-    file: Path, manager: PluginManager, selection: Selection | None = None, *, root: Path | None = None
+    file: Path,
+    manager: PluginManager,
+    selection: Selection | None = None,
+    combinations: Sequence[Combination] = (),
+    *,
+    root: Path | None = None,
 ) -> Loaded:
     """Return the loaded and planned experiment. Raises UsageError, IdentityError, NothingSelectedError.
 
+    combinations: plan the baseline and these combinations of align entries in place of what the file asks for.
     root: the folder of runs, where a profile may look for what earlier cases said; None when nothing is to run.
     """
     experiment = load_experiment(file)
@@ -56,6 +63,9 @@ def load_inputs(
         manager.require_plugin(requirement)
     contract = load_contract(experiment.contract.source, experiment.contract.version)
     experiment = evolve(experiment, contract=contract.ref)
+    if combinations:
+        none = ControlsInput(reference=experiment.controls.reference)
+        experiment = evolve(experiment, combinations=tuple(combinations), controls=none)
     rollout = rollout_of(experiment)
     digests = identity_digests(rollout)
     plan = plan_experiment(experiment, manager.knobs(), digests, providers=KNOB_PREFIXES)

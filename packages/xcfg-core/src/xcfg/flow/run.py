@@ -39,8 +39,12 @@ def run(file: Path, manager: PluginManager, options: RunOptions) -> RunSummary:
 
     Raises UsageError and IdentityError before anything is started. Ctrl-C ends with exit_code 130 in the summary.
     """
+    return run_loaded(load_inputs(file, manager, options.selection, root=options.output_root), manager, options)
+
+
+def run_loaded(loaded: Loaded, manager: PluginManager, options: RunOptions) -> RunSummary:
+    """Run an experiment that has been loaded and planned, as `run` does."""
     forget_environment()
-    loaded = load_inputs(file, manager, options.selection, root=options.output_root)
     runtimes = choose_runtimes(loaded.experiment, manager, options)
     check_operators(loaded.experiment, manager, {side: runtimes.of(side).name for side in ("rollout", "training")})
     checkpoint = find_checkpoint(
@@ -90,7 +94,8 @@ def run(file: Path, manager: PluginManager, options: RunOptions) -> RunSummary:
 def describe(loaded: Loaded) -> dict[str, object]:
     """Return experiment.json: the normalised experiment without paths of this machine."""
     document: dict[str, object] = plain(loaded.experiment)
-    return {name: value for name, value in document.items() if name not in ("base_dir", "source")}
+    left_out = ("base_dir", "source", *(() if loaded.experiment.combinations else ("combinations",)))
+    return {name: value for name, value in document.items() if name not in left_out}
 
 
 WITHOUT_COMPARISON = (Status.UNSUPPORTED, Status.WORKER_FAILED)

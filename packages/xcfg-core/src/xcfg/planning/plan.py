@@ -23,7 +23,7 @@ from xcfg.planning.strategies import (
     listed_pairs,
     single_cells,
 )
-from xcfg.schema.experiment import Experiment
+from xcfg.schema.experiment import Combination, Experiment
 from xcfg.schema.identity import IdentityDigests
 from xcfg.schema.knobs import KnobDefinition
 from xcfg.schema.names import Role
@@ -86,14 +86,19 @@ class _Planner:
         self.ids = CaseIds(experiment, identity)
         self.cases: dict[str, ExperimentCase] = {}
         self.filtered: list[FilteredCell] = []
-        self.seen: set[Cell] = set()
+        self.seen: dict[Cell, str] = {}
 
     def plan(self) -> ExperimentPlan:
         experiment = self.experiment
         self._check_cap()
-        for cell in self._cells():
-            self._add(cell)
-        self._add_controls()
+        combinations: tuple[str, ...] = ()
+        if experiment.combinations:
+            self._add((0,) * len(self.grid.axes))
+            combinations = tuple(map(self._add_combination, experiment.combinations))
+        else:
+            for cell in self._cells():
+                self._add(cell)
+            self._add_controls()
         return ExperimentPlan(
             experiment_id=experiment.experiment_id,
             scenario_id=experiment.scenario_id,
@@ -105,14 +110,18 @@ class _Planner:
             issues=tuple(self.issues),
             reference=experiment.controls.reference,
             scenario=experiment.scenario,
+            combinations=combinations,
         )
 
     def _controls(self) -> int:
         return sum(getattr(self.experiment.controls, name) for _, name in _CONTROLS)
 
     def _check_cap(self) -> None:
-        limit = self.experiment.max_cases
-        count = count_cells(self.experiment.strategy, self.grid.axes, self.pairs) + self._controls()
+        limit, searched = self.experiment.max_cases, self.experiment.combinations
+        if searched:
+            count = 1 + sum(1 + item.repeats for item in searched)
+        else:
+            count = count_cells(self.experiment.strategy, self.grid.axes, self.pairs) + self._controls()
         if count > limit:
             raise ConfigError(
                 f"PLAN_TOO_LARGE: the plan would have {count} cases, more than {limit}",
@@ -134,6 +143,19 @@ class _Planner:
             if a and b:
                 yield tuple(a if i == first else b if i == second else 0 for i in range(len(axes)))
 
+    def _add_combination(self, wanted: Combination) -> str:
+        """Plan one combination of align entries and its repeats; return the case that stands for it."""
+        first = len(self.grid.axes) - len(self.experiment.align)
+        cell = tuple(int(index - first in wanted.align) for index in range(len(self.grid.axes)))
+        if cell not in self.seen:
+            self._add(cell)
+        found = self.seen[cell]
+        built = self.grid.build(cell)
+        for index in range(1, wanted.repeats + 1 if found else 1):
+            case = self._case(built, Role.REPEAT, index)
+            self.cases.setdefault(case.case_id, case)
+        return found
+
     def _add(self, cell: Cell) -> None:
         built = self.grid.build(cell)
         changed = sum(map(bool, cell))
@@ -141,7 +163,7 @@ class _Planner:
             if changed > 1:
                 self._issue("REPEATED_ROW", f"the row {built.label!r} stands twice and was planned once")
             return
-        self.seen.add(cell)
+        self.seen[cell] = ""
         if built.refusal is not None:
             if not changed:
                 raise ConfigError(
@@ -154,6 +176,7 @@ class _Planner:
             self.filtered.append(FilteredCell(label=built.label, delta=built.delta, code=code, reason=reason))
             return
         case = self._case(built, Role.CASE, 0)
+        self.seen[cell] = case.case_id
         baseline = next(iter(self.cases.values()), case)
         if case.case_id in self.cases:
             twin = self.cases[case.case_id]
@@ -171,7 +194,7 @@ class _Planner:
         operators = {name: dict(sides) for name, sides in built.effective.operators.items()}
         return ExperimentCase(
             case_id=self.ids.case_id(written, operators, role.value, index),
-            label=built.label if role is Role.CASE else f"{role.value} {index}",
+            label=_label(built, role, index),
             knobs=written,
             delta=built.delta,
             operators=operators,
@@ -186,3 +209,10 @@ class _Planner:
             for index in range(1, getattr(self.experiment.controls, name) + 1):
                 case = self._case(built, role, index)
                 self.cases[case.case_id] = case
+
+
+def _label(built: Built, role: Role, index: int) -> str:
+    if role is Role.CASE:
+        return built.label
+    control = f"{role.value} {index}"
+    return f"{built.label}, {control}" if built.delta else control

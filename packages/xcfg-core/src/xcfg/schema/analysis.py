@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from xcfg.schema._base import Record
+from xcfg.schema.minimization import Minimization
 from xcfg.schema.result import AssessmentResult, Interval
 
 ANALYSIS = "xcfg.analysis.v1"
@@ -227,3 +228,4 @@ class Analysis(Record):
     outside: tuple[str, ...] = ()
     findings: tuple[str, ...] = ()
     refuted_by: str = ""
+    minimization: Minimization | None = None

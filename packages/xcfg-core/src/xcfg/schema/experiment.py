@@ -167,6 +167,16 @@ class Align(Record):
     to: str
 
 
+class Combination(Record):
+    """Align entries that one case of a search applies together, and how often that case is scored once more.
+
+    align: positions in the experiment's `align`, ascending; none is the production point.
+    """
+
+    align: tuple[int, ...] = ()
+    repeats: int = 0
+
+
 class ContractRef(Record):
     """Which numerical contract an experiment is judged by; digest is over its canonical JSON."""
 
@@ -179,6 +189,7 @@ class Experiment(Record):
     """A loaded experiment: same shape for v1 and v2; aliases not yet normalised, nested baseline flattened.
 
     base_dir: folder of the file, against which identity paths are resolved (not part of any id).
+    combinations: set by a search, never by a file: the plan is the baseline and these, not the strategy's cells.
     """
 
     schema_version: str
@@ -203,3 +214,4 @@ class Experiment(Record):
     max_cases: int = MAX_CASES
     runtime_options: dict[str, dict[str, Any]] = {}
     requires: tuple[str, ...] = ()
+    combinations: tuple[Combination, ...] = ()

@@ -34,7 +34,7 @@ class ExperimentCase(Record):
     """One fully normalised grid point.
 
     knobs: every knob, canonical values; `path@side` stands beside `path` only where one side differs.
-    delta: the declared paths in which the case differs from the baseline (empty for it and for controls).
+    delta: the declared paths in which the case differs from the baseline (empty for it and for its controls).
     operators: operation -> side -> choice, complete.
     """
 
@@ -50,7 +50,10 @@ class ExperimentCase(Record):
 
 
 class ExperimentPlan(Record):
-    """The plan: cases in a deterministic order, the baseline first."""
+    """The plan: cases in a deterministic order, the baseline first.
+
+    combinations: the case of each `Experiment.combinations`, or nothing where it was filtered.
+    """
 
     experiment_id: str
     scenario_id: str
@@ -62,3 +65,4 @@ class ExperimentPlan(Record):
     issues: tuple[PlanIssue, ...] = ()
     reference: bool = True
     scenario: dict[str, Any] = {}
+    combinations: tuple[str, ...] = ()

@@ -1,0 +1,61 @@
+"""Minimal sets of a grid that was already executed: nothing is scored, and nothing is claimed beyond what ran."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from xcfg.errors import NothingSelectedError
+from xcfg.schema.names import Role
+
+from xcfg_analysis.cube.load import Evidence
+from xcfg_analysis.cube.rows import Cube, Row
+from xcfg_analysis.minimize.atoms import Atom, make_atom
+from xcfg_analysis.minimize.objective import Judged, Objective
+from xcfg_analysis.minimize.probes import of_production
+from xcfg_analysis.minimize.search import NONE, Found, Subset, Trial, conclude
+from xcfg_analysis.samples.sample import sample
+
+
+@dataclass(frozen=True)
+class Executed:
+    """The sets of a grid: their atoms, the rows of each (its repeats last), and how each was judged."""
+
+    atoms: tuple[Atom, ...]
+    found: Found
+    rows: Mapping[Subset, tuple[Row, ...]]
+    judged: Mapping[Subset, Judged]
+
+
+def from_grid(cube: Cube, objective: Objective, evidence: Evidence | None = None) -> Executed:
+    """Return the minimal sets among the cases of `cube`; an atom is one value of one axis, as the deltas have it.
+
+    evidence: for objectives that need the tokens (k3). Raises NothingSelectedError without a baseline.
+    """
+    baseline = cube.baseline
+    if baseline is None:
+        raise NothingSelectedError(
+            f"the baseline of {cube.experiment_id!r} has no valid attempt", hint="Run the experiment first."
+        )
+    rows = [row for row in cube.rows if row.role in (Role.CASE.value, Role.REPEAT.value)]
+    labels = list(dict.fromkeys(label for row in rows for label in _labels(row)))
+    atoms = tuple(_atom(label, rows, cube) for label in labels)
+    groups: dict[Subset, list[Row]] = {}
+    for row in sorted(rows, key=lambda item: item.role != Role.CASE.value):
+        groups.setdefault(frozenset(labels.index(label) for label in _labels(row)), []).append(row)
+    samples = {subset: [sample(row, evidence) for row in group] for subset, group in groups.items()}
+    judged = {subset: objective.judge(items, samples[NONE]) for subset, items in samples.items()}
+    judged[NONE] = of_production(objective, judged[NONE], samples[NONE])
+    trials = [Trial(subset, item.outcome, len(groups[subset]) - 1) for subset, item in judged.items()]
+    found = conclude("grid", len(atoms), trials)
+    return Executed(atoms, found, {subset: tuple(group) for subset, group in groups.items()}, judged)
+
+
+def _labels(row: Row) -> list[str]:
+    return [f"{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in row.delta.items()]
+
+
+def _atom(label: str, rows: list[Row], cube: Cube) -> Atom:
+    key = next(key for row in rows for key, name in zip(row.delta, _labels(row), strict=True) if name == label)
+    return make_atom(label, (key,), cube.definitions)

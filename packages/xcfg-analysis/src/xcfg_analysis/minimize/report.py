@@ -1,0 +1,202 @@
+"""From a search to its document: the sets in order, what may stay different, and what the result does not say."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from xcfg.schema.analysis import ANALYSIS, Analysis
+from xcfg.schema.minimization import AlignmentSet, AlignmentTrial, Minimization
+
+from xcfg_analysis.cube.rows import Row
+from xcfg_analysis.minimize.atoms import Atom
+from xcfg_analysis.minimize.objective import Judged, Objective, Outcome
+from xcfg_analysis.minimize.rank import Ranked, rank
+from xcfg_analysis.minimize.search import MAX_LISTED, NONE, Found, Subset
+
+CLAIM = (
+    "This is evidence for the smallest effective intervention among the declared ones, on these tokens, model and "
+    "runtimes. It is no proof of a root cause: a fix still needs its own reproducer and regression."
+)
+FAILED, OPEN = 1, 3
+
+
+@dataclass(frozen=True)
+class Searched:
+    """A search that has ended. rows: of each set that is a case. place: the run's folder, for the next command."""
+
+    objective: Objective
+    atoms: Sequence[Atom]
+    found: Found
+    judged: Mapping[Subset, Judged]
+    rows: Mapping[Subset, Row]
+    fixed: Mapping[str, str]
+    budget: int
+    repeats: int
+    source: str
+    place: Path | None = None
+    notes: tuple[str, ...] = ()
+
+    def labels(self, subset: Subset) -> tuple[str, ...]:
+        """Return the labels of a set's atoms."""
+        return tuple(self.atoms[index].label for index in sorted(subset))
+
+    def knobs(self, subset: Subset) -> tuple[str, ...]:
+        """Return the axis keys that a set changes; those of its row where it is a case."""
+        if subset in self.rows:
+            return tuple(sorted(self.rows[subset].delta))
+        return tuple(sorted({knob for index in subset for knob in self.atoms[index].knobs}))
+
+    def seconds(self, subset: Subset) -> float:
+        """Return the seconds of scoring a set once."""
+        return self.rows[subset].seconds.get("score", 0.0) if subset in self.rows else 0.0
+
+
+def document(searched: Searched) -> Analysis:
+    """Return the analysis that `xcfg minimize` prints."""
+    found = searched.found
+    production = searched.judged[NONE]
+    seconds = {trial.subset: searched.seconds(trial.subset) for trial in found.trials}
+    ranked = rank(found.sets, searched.atoms, seconds, searched.seconds(NONE))
+    sets = tuple(_set(item, searched) for item in ranked)
+    row = searched.rows.get(NONE)
+    edge = row.edges.get(row.verdict_edge) if row is not None else None
+    left = sorted({*_paths(searched, sets[0].left_enabled), *searched.fixed}) if sets else []
+    return Analysis(
+        schema_version=ANALYSIS,
+        conclusion=_conclusion(searched, ranked),
+        ladder_level=_level(ranked),
+        assessment=row.assessment.assessment if row is not None and row.assessment is not None else "",
+        minimal_sets=tuple(item.align for item in sets),
+        left_enabled=tuple(left),
+        not_alignable=tuple(f"{path}: {why}" for path, why in sorted(searched.fixed.items())),
+        next_command=f"xcfg cube {searched.place}" if searched.place is not None else "",
+        exit_code=_exit_code(searched),
+        status=row.status if row is not None else "",
+        reason=row.reason if row is not None else "",
+        source=(searched.source,),
+        tokens=0 if edge is None else edge.active_tokens,
+        sequences=0 if edge is None else len(edge.by_sequence),
+        threshold=None if row is None else row.threshold,
+        mismatches=0 if edge is None else edge.mismatches,
+        minimization=Minimization(
+            objective=searched.objective.name,
+            strategy=found.strategy,
+            production=production.outcome.value,
+            atoms=tuple(atom.label for atom in searched.atoms),
+            sets=sets,
+            trials=tuple(_trial(trial.subset, trial.repeats, searched) for trial in found.trials),
+            complete=found.complete,
+            covered=found.covered,
+            spent=found.spent,
+            budget=searched.budget,
+            repeats=searched.repeats,
+            why_not_broader=_why_not_broader(searched, ranked),
+            claim=CLAIM,
+            notes=searched.notes,
+        ),
+    )
+
+
+def _set(item: Ranked, searched: Searched) -> AlignmentSet:
+    subset = item.found.subset
+    chosen = {knob for index in subset for knob in searched.atoms[index].knobs}
+    left = [
+        atom.label
+        for index, atom in enumerate(searched.atoms)
+        if index not in subset and not set(atom.knobs) <= chosen  # another way to align the same knob is no difference
+    ]
+    return AlignmentSet(
+        align=searched.labels(subset),
+        knobs=searched.knobs(subset),
+        minimal=item.found.minimal,
+        one_minimal=item.found.one_minimal,
+        scope=item.scope,
+        count=item.knobs,
+        time=item.time,
+        intrusion=item.intrusion,
+        maintenance=item.maintenance,
+        left_enabled=tuple(left),
+        open=tuple(searched.labels(other) for other in item.found.open),
+    )
+
+
+def _paths(searched: Searched, labels: Sequence[str]) -> set[str]:
+    return {knob.partition("@")[0] for atom in searched.atoms if atom.label in labels for knob in atom.knobs}
+
+
+def _trial(subset: Subset, repeats: int, searched: Searched) -> AlignmentTrial:
+    judged, row = searched.judged[subset], searched.rows.get(subset)
+    coupled = () if row is None else tuple(str(change.get("path", "")) for change in (*row.coupled, *row.undeclared))
+    return AlignmentTrial(
+        align=searched.labels(subset),
+        outcome=judged.outcome.value,
+        case_id="" if row is None else row.case_id,
+        value=judged.value,
+        interval=judged.interval,
+        reason=judged.reason,
+        repeats=repeats,
+        seconds=searched.seconds(subset),
+        knobs=searched.knobs(subset),
+        coupled=tuple(dict.fromkeys((*coupled, *(() if row is None else row.outside)))),
+    )
+
+
+def _level(ranked: Sequence[Ranked]) -> str:
+    if not ranked:
+        return "L5"
+    return {0: "L1", 1: "L3"}.get(len(ranked[0].found.subset), "L4")
+
+
+def _exit_code(searched: Searched) -> int:
+    if searched.judged[NONE].outcome is Outcome.MEETS:
+        return 0
+    if searched.judged[NONE].outcome is Outcome.FAILS and (searched.found.sets or searched.found.complete):
+        return FAILED
+    return OPEN
+
+
+def _conclusion(searched: Searched, ranked: Sequence[Ranked]) -> str:
+    name, found = searched.objective.name, searched.found
+    if not ranked:
+        tried = f"{len(found.trials)} sets of {len(searched.atoms)} alignments were tried"
+        if found.complete:
+            return f"Nothing that can be aligned here is enough for {name!r}: all {tried}, and every one fails."
+        known = f"{len(found.unresolved)} of them are UNRESOLVED" if found.unresolved else "no other was"
+        return f"No set is known to be enough for {name!r}: {tried}, and {known}{_unfinished(found)}."
+    best = ranked[0].found
+    if not best.subset:
+        return f"The production point meets {name!r} as it is: nothing has to be aligned."
+    named = " + ".join(searched.labels(best.subset))
+    others = f"; {len(ranked) - 1} other minimal {'set' if len(ranked) == 2 else 'sets'}" if len(ranked) > 1 else ""
+    how = "is enough" if best.minimal else "is enough, and whether less would be is open"
+    if searched.judged[NONE].outcome is not Outcome.FAILS:
+        how += ", but whether the production point needs it is UNRESOLVED"
+    whole = "these are all" if found.complete and len(ranked) > 1 else "there is no other" if found.complete else ""
+    tail = f" ({whole})" if whole else _unfinished(found) or " (others may exist)"
+    return f"For {name!r}, {named} {how}{others}{tail}."
+
+
+def _unfinished(found: Found) -> str:
+    return "; the budget ended the search" if found.spent else ""
+
+
+def _why_not_broader(searched: Searched, ranked: Sequence[Ranked]) -> str:
+    if not ranked:
+        return "No declared alignment is known to be enough, so a broader one is what is left: L5, a diagnostic."
+    best = ranked[0].found
+    if not best.subset:
+        return "Both production paths may stay as they are, so the ladder ends at L1."
+    below = 2 ** len(best.subset) - 1
+    if best.minimal and below == 1:
+        first = "Without it the production point fails"
+    elif best.minimal:
+        first = f"Each of its {below} proper subsets was tried and is not enough"
+    else:
+        open_ = f"{len(best.open)} or more" if len(best.open) == MAX_LISTED else str(len(best.open))
+        first = f"Of its {below} smaller sets {open_} are unresolved or were not tried, the others are not enough"
+    return (
+        f"{first}; it is enough while everything under left_enabled stays different, so a broader level would change "
+        "more and gain nothing for this objective."
+    )

@@ -1,0 +1,1 @@
+"""One-sided operator swaps: which side's kernel makes the gap, if any does."""

@@ -1,0 +1,172 @@
+"""The swaps that a cube holds: per operation and reference backend its four cells, and the diagnosis of each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from xcfg.schema.analysis import Cause
+from xcfg.schema.names import Applied, Exercised, Side
+from xcfg.schema.result import Interval
+
+from xcfg_analysis.cube.load import Evidence
+from xcfg_analysis.cube.rows import Cube, Row
+from xcfg_analysis.samples.interval import IntervalRule, token_mean
+from xcfg_analysis.samples.sample import SQUARES, TOKENS, Sample, sample
+from xcfg_analysis.swaps.diagnosis import BOTH, CELLS, ROLLOUT, TRAINING, CellFacts, Diagnosis, diagnose
+
+SHORTCUT = "logp.backend"
+SHORTCUT_OF = "selected_logprob"
+SIDES = {
+    TRAINING: (Side.TRAINING.value,),
+    ROLLOUT: (Side.ROLLOUT.value,),
+    BOTH: (Side.ROLLOUT.value, Side.TRAINING.value),
+}
+
+
+@dataclass(frozen=True)
+class Swap:
+    """One operation, one backend in the place of native, and what the swap says. native: the baseline's case id."""
+
+    operation: str
+    backend: str
+    native: str
+    cells: dict[str, CellFacts]
+    diagnosis: Diagnosis
+    says: str
+
+    @property
+    def cause(self) -> Cause:
+        """The swap as an entry of an analysis; its effect is the change of mean d^2 on the side that causes it."""
+        sides = {
+            Diagnosis.CAUSED_BY_TRAINING_SIDE: TRAINING,
+            Diagnosis.CAUSED_BY_ROLLOUT_SIDE: ROLLOUT,
+            Diagnosis.CAUSED_BY_BOTH_SIDES: BOTH,
+        }
+        side = sides.get(self.diagnosis, "")
+        change = self.cells[side or BOTH].change
+        return Cause(
+            knob=f"operators.{self.operation}",
+            side=side,
+            diagnosis=self.diagnosis.value,
+            effect=None if change is None else change.value,
+            interval=change,
+            evidence=tuple(item for item in (self.native, *(self.cells[name].case_id for name in CELLS)) if item),
+        )
+
+
+def find_swaps(
+    cube: Cube, evidence: Evidence | None = None, *, rule: IntervalRule | None = None, resolution: float = 0.0
+) -> tuple[Swap, ...]:
+    """Return every swap of which the cube holds a cell beside the baseline.
+
+    resolution: the largest floor of mean d^2, nats^2. evidence: reads the tokens in place of the figures by sequence.
+    """
+    baseline = cube.baseline
+    if baseline is None:
+        return ()
+    wanted: dict[tuple[str, str], dict[str, Row]] = {}
+    for row in cube.cases:
+        found = _cell_of(row, baseline)
+        if found is not None:
+            operation, backend, name = found
+            wanted.setdefault((operation, backend), {}).setdefault(name, row)
+    ground = sample(baseline, evidence)
+    used = rule or IntervalRule()
+    return tuple(
+        _swap(operation, backend, rows, baseline, ground, evidence, used, resolution)
+        for (operation, backend), rows in sorted(wanted.items())
+    )
+
+
+def _cell_of(row: Row, baseline: Row) -> tuple[str, str, str] | None:
+    """Return (operation, backend, cell) of a row that changes one operator to one backend, and nothing else."""
+    paths = {key.partition("@")[0] for key in row.delta}
+    changed = [
+        (key.split(".")[1], key.split(".")[2], cell.requested)
+        for key, cell in row.axes.items()
+        if key.startswith("operators.") and key in baseline.axes and cell.requested != baseline.axes[key].requested
+    ]
+    if not changed or len({(operation, backend) for operation, _, backend in changed}) != 1:
+        return None
+    operation, _, backend = changed[0]
+    own = {f"operators.{operation}.{side}" for side in (Side.ROLLOUT.value, Side.TRAINING.value)}
+    if not paths <= own | ({SHORTCUT} if operation == SHORTCUT_OF else set()):
+        return None
+    sides = tuple(sorted(side for _, side, _ in changed))
+    return operation, str(backend), next(name for name, those in SIDES.items() if tuple(sorted(those)) == sides)
+
+
+def _swap(
+    operation: str,
+    backend: str,
+    rows: dict[str, Row],
+    baseline: Row,
+    ground: Sample,
+    evidence: Evidence | None,
+    rule: IntervalRule,
+    resolution: float,
+) -> Swap:
+    cells = {
+        name: _facts(rows[name], name, operation, baseline, ground, evidence, rule)
+        if name in rows
+        else CellFacts(lacking="it did not run")
+        for name in CELLS
+    }
+    diagnosis, says = diagnose(cells, resolution=resolution)
+    return Swap(operation, backend, baseline.case_id, cells, diagnosis, says)
+
+
+def _facts(
+    row: Row,
+    name: str,
+    operation: str,
+    baseline: Row,
+    ground: Sample,
+    evidence: Evidence | None,
+    rule: IntervalRule,
+) -> CellFacts:
+    mine = sample(row, evidence)
+    unapplied = _unapplied(row, name, operation)
+    coupled = tuple(_coupled(row))
+    bad = next((item for item in (ground, mine) if not item.measured), None)
+    if bad is not None:
+        lacking = f"{'it' if bad is mine else 'native on both sides'} ended {bad.status}"
+        lacking += f": {bad.reason}" if bad.reason else ""
+        return CellFacts(row.case_id, "" if unapplied else lacking, unapplied, coupled)
+    if row.verdict_edge != baseline.verdict_edge or mine.sums.shape != ground.sums.shape:
+        return CellFacts(
+            row.case_id, "it was compared on other sequences than native on both sides", unapplied, coupled
+        )
+    found = token_mean(mine.sums[:, SQUARES] - ground.sums[:, SQUARES], mine.sums[:, TOKENS], rule)
+    lacking = found if isinstance(found, str) else ""
+    change: Interval | None = None if isinstance(found, str) else found
+    return CellFacts(row.case_id, lacking, unapplied, coupled, _moved(row, baseline, name), change)
+
+
+def _unapplied(row: Row, name: str, operation: str) -> str:
+    for side in SIDES[name]:
+        cell = row.axes.get(f"operators.{operation}.{side}")
+        if cell is None or cell.status != Applied.APPLIED.value:
+            said = cell.status if cell is not None and cell.status else "nothing"
+            return f"the {side} side reports {said} for operators.{operation}"
+        if cell.exercised == Exercised.NO.value:
+            return f"the {side} side did not call operators.{operation}"
+    return ""
+
+
+def _coupled(row: Row) -> Iterable[str]:
+    own = {key.partition("@")[0] for key in row.delta}
+    for change in (*row.coupled, *row.undeclared):
+        path = str(change.get("path", ""))
+        if path not in own and path != SHORTCUT:
+            yield f"{path} on {change.get('side', 'a side')}"
+    yield from row.outside
+
+
+def _moved(row: Row, baseline: Row, name: str) -> bool:
+    arms = {TRAINING: ("training",), ROLLOUT: (row.verdict_arm,), BOTH: ("training", row.verdict_arm)}[name]
+    return any(
+        arm not in row.arms or arm not in baseline.arms or row.arms[arm].digest != baseline.arms[arm].digest
+        for arm in arms
+    )

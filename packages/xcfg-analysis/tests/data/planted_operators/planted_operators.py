@@ -1,0 +1,51 @@
+"""Two backends of selected_logprob with a known fault: noise that is seeded by the call, and a temperature."""
+
+from __future__ import annotations
+
+from xcfg.plugin import hookimpl
+from xcfg.schema.knobs import FloatRange
+from xcfg.schema.operators import OperatorBackendDescriptor, OptionDefinition
+
+
+@hookimpl
+def xcfg_operator_backends():
+    return (
+        OperatorBackendDescriptor(
+            operation="selected_logprob",
+            backend_id="planted.noise",
+            summary="log-softmax, and normal noise that the number of the call seeds",
+            factory="planted_operators:noisy",
+            options=(OptionDefinition(name="rms", domain=FloatRange(minimum=0.0), default=0.0),),
+        ),
+        OperatorBackendDescriptor(
+            operation="selected_logprob",
+            backend_id="planted.tempered",
+            summary="log-softmax of logits over a temperature",
+            factory="planted_operators:tempered",
+            options=(OptionDefinition(name="temperature", domain=FloatRange(minimum=0.0), default=1.0),),
+        ),
+    )
+
+
+def _selected(logits, selected):
+    import torch
+
+    return torch.log_softmax(logits.float(), dim=-1).gather(-1, selected.unsqueeze(-1)).squeeze(-1)
+
+
+def noisy(*, rms=0.0):
+    calls = 0
+
+    def operator(logits, selected):
+        nonlocal calls
+        import torch
+
+        calls += 1
+        generator = torch.Generator().manual_seed(calls)
+        return _selected(logits, selected) + rms * torch.randn(len(selected), generator=generator)
+
+    return operator
+
+
+def tempered(*, temperature=1.0):
+    return lambda logits, selected: _selected(logits.float() / temperature, selected)

@@ -1,0 +1,263 @@
+"""What is said of a case, on cubes by hand: every outcome, and that nothing is exonerated without cause."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from xcfg_analysis.effects.effect import effects, verdict_sums
+from xcfg_analysis.effects.exercised import exercised_of
+from xcfg_analysis.effects.interactions import interactions
+from xcfg_analysis.effects.movement import movement
+from xcfg_analysis.effects.yardstick import over, yardstick
+from xcfg_analysis.floors.floors import floors, resolution
+from xcfg_analysis.page.analysis import analyze_evidence
+from xcfg_analysis.page.causes import say
+from xcfg_analysis.page.text import text
+
+SPEC = importlib.util.spec_from_file_location("handmade", Path(__file__).with_name("handmade.py"))
+handmade = importlib.util.module_from_spec(SPEC)
+sys.modules["handmade"] = handmade
+SPEC.loader.exec_module(handmade)
+row, Handmade = handmade.row, handmade.Handmade
+
+SEQUENCES, LENGTH = 12, 40
+SEQUENCE = np.repeat(np.arange(SEQUENCES), LENGTH)
+RNG = np.random.default_rng(11)
+BASE = RNG.normal(0, 0.1, len(SEQUENCE))
+HALF = 0.5 * BASE
+OTHER = RNG.normal(0, 0.1, len(SEQUENCE))
+"""Another draw of the same spread: every value moves, the gap does not."""
+
+
+def judged(case, *, base=None, differences=None, resolution=None, sequence=SEQUENCE):
+    base = base or row("base", BASE)
+    known = {"base": BASE, **(differences or {})}
+    (effect,) = effects(Handmade(known, sequence, [base, case]), base, [case], resolution or {}).effects
+    return effect
+
+
+def test_a_change_of_the_gap_is_found_with_its_numbers():
+    """Half of every difference: mean d^2 falls to a quarter, mean |d| to a half, both by formula."""
+    effect = judged(row("half", HALF, {"k": 1}), differences={"half": HALF})
+    gap = {item.quantity: item for item in effect.gap}
+    assert (effect.outcome, effect.direction) == ("CHANGES_GAP", "narrows")
+    assert gap["mean_sq"].baseline == pytest.approx(np.mean(BASE**2), rel=1e-13)
+    assert gap["mean_sq"].change.value == pytest.approx(-0.75 * np.mean(BASE**2), rel=1e-12)
+    assert gap["mean_abs"].change.value == pytest.approx(-0.5 * np.mean(np.abs(BASE)), rel=1e-12)
+    assert gap["k3"].case == pytest.approx(np.mean(np.exp(HALF) - 1 - HALF), rel=1e-12)
+    assert gap["mean_sq"].change.low < gap["mean_sq"].change.value < gap["mean_sq"].change.high < 0
+
+
+def test_every_value_moves_and_no_cause_is_named():
+    """Independent errors of one size: the whole side moves, the gap stays. Naming it would send people astray."""
+    effect = judged(row("other", OTHER, {"k": 1}), differences={"other": OTHER})
+    assert effect.outcome == "NO_CHANGE_SHOWN"
+    assert [item.arm for item in effect.movement] == ["training", "rollout_decode"]
+    assert effect.movement[0].differing == len(BASE)
+    assert effect.movement[0].rms == pytest.approx(np.sqrt(np.mean((OTHER - BASE) ** 2)), rel=1e-12)
+    assert "of mean d^2 goes away with it" in effect.reason
+
+
+def test_equal_bits_exonerate_only_what_was_exercised():
+    """Failing means that a setting that never ran is declared innocent."""
+    for word, outcome in (("yes", "EXONERATED"), ("no", "NOT_EXERCISED"), ("unknown", "NOT_EXERCISED")):
+        case = row("same", BASE, {"k": 1}, digest="base", exercised=word)
+        assert judged(case, differences={"same": BASE}).outcome == outcome
+
+
+def test_an_interval_inside_the_floor_exonerates_and_a_small_change_is_below_it():
+    tiny = BASE * (1 + 1e-6 * np.sign(OTHER))
+    wide = {"mean_sq": 1.0, "mean_abs": 1.0, "k3": 1.0}
+    assert judged(row("t", tiny, {"k": 1}), differences={"t": tiny}, resolution=wide).outcome == "EXONERATED"
+    seen = judged(row("o", OTHER, {"k": 1}), differences={"o": OTHER})
+    close = {item.quantity: 1.01 * abs(item.change.value) for item in seen.gap}
+    assert judged(row("o", OTHER, {"k": 1}), differences={"o": OTHER}, resolution=close).outcome == "BELOW_RESOLUTION"
+
+
+def test_a_clear_change_that_is_smaller_than_the_floor_names_nothing():
+    """Failing means that the analysis sees more than repeating the baseline allows."""
+    less = 0.999 * BASE
+    clear = judged(row("less", less, {"k": 1}), differences={"less": less})
+    assert clear.outcome == "CHANGES_GAP"
+    floor = {item.quantity: 2 * abs(item.change.value) for item in clear.gap}
+    again = judged(row("less", less, {"k": 1}), differences={"less": less}, resolution=floor)
+    assert again.outcome in ("EXONERATED", "BELOW_RESOLUTION")
+
+
+def test_without_a_floor_no_interval_exonerates():
+    tiny = BASE * (1 + 1e-9 * np.sign(OTHER))
+    assert judged(row("t", tiny, {"k": 1}), differences={"t": tiny}).outcome == "NO_CHANGE_SHOWN"
+
+
+@pytest.mark.parametrize(
+    ("changes", "outcome"),
+    [
+        ({"outside": ("environment.training.version:torch",)}, "OUTSIDE_THE_KNOBS"),
+        ({"coupled": ({"path": "x", "side": "training", "baseline": 1, "case": 2},)}, "COUPLED_WITH_OTHER_FACTORS"),
+    ],
+)
+def test_a_change_that_is_not_the_knobs_own_is_not_its(changes, outcome):
+    case = row("half", HALF, {"k": 1}, **changes)
+    assert judged(case, differences={"half": HALF}).outcome == outcome
+
+
+def test_a_case_without_figures_says_why():
+    effect = judged(row("dead", None, {"k": 1}, status="UNSUPPORTED", reason="no such kernel"))
+    assert (effect.outcome, effect.reason) == ("VARIANT_DID_NOT_APPLY", "UNSUPPORTED: no such kernel")
+
+
+def test_too_few_sequences_have_no_interval():
+    """Below the contract's number of sequences there is no interval, whatever the change."""
+    few = np.repeat(np.arange(4), len(BASE) // 4)
+    effect = judged(row("half", HALF, {"k": 1}), differences={"half": HALF}, sequence=few)
+    assert effect.outcome == "INSUFFICIENT_EVIDENCE"
+    assert all(item.change is None for item in effect.gap)
+
+
+def test_the_yardstick_is_the_smaller_threshold_either_way():
+    """A case that computes coarser may not pass by its own threshold, one that computes finer has to meet its own."""
+    base, coarse, fine = (row(name, BASE, threshold=limit) for name, limit in (("b", 0.2), ("c", 0.4), ("f", 0.1)))
+    assert [yardstick(item, base) for item in (coarse, fine)] == [0.2, 0.1]
+    evidence = Handmade({"b": BASE, "c": BASE, "f": BASE}, SEQUENCE, [base, coarse, fine])
+    assert over(evidence, coarse, 0.2) == int((np.abs(BASE) > 0.2).sum())
+    assert over(evidence, row("n", None), 0.2) is None
+
+
+def test_movement_leaves_out_what_only_one_scored():
+    mine, its = np.array([1.0, 2.0, np.nan, 4.0]), np.array([1.0, 2.5, 3.0, 9.0])
+    found = movement("training", mine, its, np.array([True, True, True, False]))
+    assert (found.tokens, found.differing, found.max_abs, found.mean_abs) == (2, 1, 0.5, 0.25)
+
+
+def test_exercised_takes_the_better_value_and_the_weaker_side():
+    """A cache that is switched off has nothing to do; that the baseline used it is what counts."""
+
+    def with_sides(case_id, **sides):
+        item = row(case_id, BASE, {"k": 1})
+        cell = type(item.axes["k"])(path="k", requested=1, actual=1, status="applied", exercised="no", sides=sides)
+        return row(case_id, BASE, {"k": 1}, axes={"k": cell})
+
+    assert exercised_of(with_sides("c", rollout="no"), with_sides("b", rollout="yes"))[0] == "yes"
+    word, why = exercised_of(with_sides("c", rollout="yes", training="no"), with_sides("b", training="unknown"))
+    assert (word, "training" in why) == ("unknown", True)
+
+
+def pair_cube(both):
+    base = row("base", BASE)
+    one, other = 0.9 * BASE, 0.8 * BASE
+    cases = [row("one", one, {"a": 1}), row("two", other, {"b": 1}), row("both", both, {"a": 1, "b": 1})]
+    known = {"base": BASE, "one": one, "two": other, "both": both}
+    return Handmade(known, SEQUENCE, [base, *cases]), base, cases
+
+
+def test_an_interaction_is_what_the_two_do_beyond_their_sum():
+    evidence, base, cases = pair_cube(0.2 * BASE)
+    (found,) = interactions(evidence, base, cases, None)
+    squares = np.mean(BASE**2)
+    assert found.outcome == "INTERACTION"
+    assert found.change.value == pytest.approx((0.2**2 - 0.8**2 - 0.9**2 + 1) * squares, rel=1e-12)
+    additive = BASE * np.sqrt(0.8**2 + 0.9**2 - 1)
+    (none,) = interactions(*pair_cube(additive), None)
+    assert abs(none.change.value) < 1e-15
+    assert none.outcome == "NONE_SHOWN"
+
+
+def controls_cube(rows, **planned):
+    known = {"base": BASE} | {item.case_id: d for item, d in rows}
+    base = row("base", BASE, pids=(10,), claims={"deterministic_algorithms": True})
+    evidence = Handmade(known, SEQUENCE, [base, *(item for item, _ in rows)], controls=planned)
+    return {item.kind: item for item in floors(evidence, base, evidence.cube.rows)}
+
+
+def test_floors_stand_apart_and_the_largest_counts():
+    noisy, quiet = BASE + 0.01 * OTHER, BASE.copy()
+    found = controls_cube(
+        [
+            (row("r", quiet, role="repeat", index=1, pids=(10,)), quiet),
+            (row("f", noisy, role="fresh", index=1, pids=(11,)), noisy),
+        ],
+        repeats=1,
+        fresh_processes=1,
+        cold=1,
+    )
+    assert [found[kind].status for kind in ("repeat", "fresh", "shuffled", "cold")] == [
+        "measured",
+        "measured",
+        "not_planned",
+        "not_run",
+    ]
+    expected = abs(np.mean(noisy**2) - np.mean(BASE**2))
+    assert found["repeat"].gap["mean_sq"] == 0.0
+    assert found["fresh"].gap["mean_sq"] == pytest.approx(expected, rel=1e-9)
+    assert resolution(list(found.values()))["mean_sq"] == found["fresh"].gap["mean_sq"]
+    assert found["repeat"].own_process is True
+    assert found["fresh"].own_process is True
+    assert "never ended" in found["cold"].reason
+
+
+def test_a_fresh_control_of_a_used_process_is_no_floor():
+    """Failing means that a floor of two fresh processes was measured in one."""
+    again = [(row(f"f{i}", BASE, role="fresh", index=i, pids=(11,)), BASE) for i in (1, 2)]
+    found = controls_cube(again, fresh_processes=2)["fresh"]
+    assert (found.status, found.own_process) == ("invalid", False)
+    assert "process 11" in found.reason
+    assert resolution([found]) == {}
+
+
+def test_a_floor_above_zero_is_a_finding_where_the_runtime_claims_determinism():
+    noisy = BASE + 0.01 * OTHER
+    found = controls_cube([(row("r", noisy, role="repeat", index=1, pids=(10,)), noisy)], repeats=1)["repeat"]
+    assert "training claims deterministic_algorithms" in found.finding
+    equal = controls_cube([(row("r", BASE, role="repeat", index=1, pids=(10,)), BASE)], repeats=1)["repeat"]
+    assert equal.finding == ""
+
+
+def test_processes_that_nobody_reported_prove_nothing():
+    found = controls_cube([(row("f", BASE, role="fresh", index=1, pids=()), BASE)], fresh_processes=1)["fresh"]
+    assert found.own_process is None
+    assert "did not report its process" in found.reason
+
+
+def test_of_several_values_the_least_certain_decides():
+    """Failing means that one harmless value of a knob exonerates all of them."""
+    base = row("base", BASE)
+    cases = [row("same", BASE, {"k": 1}, digest="base"), row("other", OTHER, {"k": 2})]
+    evidence = Handmade({"base": BASE, "same": BASE, "other": OTHER}, SEQUENCE, [base, *cases])
+    found = effects(evidence, base, cases, {})
+    assert say(found.effects, base, {}, 0.05).lists["unresolved"] == ("k",)
+    assert found.family == 3, "equal bits are no test"
+
+
+def test_the_page_says_everything_once():
+    base = row("base", BASE, status="MISMATCH")
+    cases = [
+        row("half", HALF, {"training.x": 1}),
+        row("same", BASE, {"training.y": 1}, digest="base"),
+        row("lazy", BASE, {"training.z": 1}, digest="base", exercised="no"),
+        row("dead", None, {"training.w": 1}, status="UNSUPPORTED", reason="no"),
+    ]
+    known = {"base": BASE, "half": HALF, "same": BASE, "lazy": BASE}
+    found = analyze_evidence(Handmade(known, SEQUENCE, [base, *cases]))
+    assert [cause.knob for cause in found.causes] == ["training.x"]
+    assert (found.exonerated, found.not_exercised, found.not_measured) == (
+        ("training.y",),
+        ("training.z",),
+        ("training.w",),
+    )
+    assert found.exit_code == 1
+    shown = text(found)
+    assert shown.index("VERDICT") < shown.index("ASSESSMENT") < shown.index("CAUSE training.x") < shown.index("next")
+    for word in ("exonerated", "not exercised", "not measured", "refuted by", "evidence"):
+        assert word in shown
+
+
+def test_a_baseline_without_figures_has_no_effects():
+    base = row("base", None, status="WORKER_FAILED", reason="it crashed")
+    found = analyze_evidence(Handmade({}, SEQUENCE, [base, row("half", HALF, {"k": 1})]))
+    assert (found.exit_code, found.effects) == (4, ())
+    assert "it crashed" in found.conclusion
+    assert verdict_sums(Handmade({}, SEQUENCE, [base]), base) is None
