@@ -95,11 +95,11 @@ def _chosen(name: str, sides: Sides, points: Mapping[str, frozenset[str]]) -> tu
     else:
         chosen = tuple(point for point in points if point == name)
     if not chosen:
-        lacking = f"no {SINGLE[name]} setting" if name in SINGLE else "nothing"
+        lacking = f"no {SINGLE[name]} setting differs between the sides" if name in SINGLE else "nothing differs"
         if name == "A4":
-            lacking = "no two classes of settings"
+            lacking = "the sides do not differ in two classes"
         raise NothingSelectedError(
-            f"the profile {name} has no case: between the sides {lacking} differs that can be aligned",
+            f"the profile {name} has no case: {lacking} that can be aligned",
             hint=f"`xcfg knobs show PATH` says what a setting can be aligned with.{kept}",
         )
     return chosen
