@@ -182,6 +182,8 @@ def test_an_engine_s_own_choice_is_left_to_it(file, capsys):
     sides = find(xcfg.load(path).plan.cases[0], xcfg.load_plugins().knobs(), {})
     assert "names nothing" in sides.kept["rollout.attention_backend"]
     assert sides.aligned["rollout.attention_backend"] == "model_default"
+    (issue,) = planned(capsys, path, "A2")[1]["issues"][:1]
+    assert issue["code"] == "NOT_ALIGNED" and issue["path"] == "rollout.attention_backend"
     code, shown, _ = planned(capsys, path, "A1")
     assert code == 3 and "rollout.attention_backend" in shown["hint"]
 
