@@ -123,7 +123,7 @@ def test_the_document_says_what_may_stay_different_and_what_it_does_not_prove(pr
     shown = text(found)
     assert "PASS" not in shown, "an objective that is met is no PASS"
     for word in ("meets", "fails", "a=1 + c=1", "may differ", "no proof of a root"):
-        assert word in shown
+        assert word in " ".join(shown.split())
 
 
 def test_an_open_production_point_is_said(cubes):

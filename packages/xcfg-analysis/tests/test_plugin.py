@@ -1,4 +1,4 @@
-"""The package registers what it has and what it announces, and imports nothing heavy."""
+"""The package registers what it has, and imports nothing heavy."""
 
 from __future__ import annotations
 

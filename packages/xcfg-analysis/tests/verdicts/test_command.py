@@ -156,4 +156,4 @@ def test_a4_is_skipped_with_the_reason(place, capsys):
     """Production passes here, so no pair has to run; without an earlier run that is said too."""
     words = ["run", str(place / "att.json"), "--profile", "A4", "--output-root"]
     assert main([*words, str(place / "runs")]) == 3
-    assert "no two classes" in capsys.readouterr().err
+    assert "do not differ in two classes" in capsys.readouterr().err

@@ -158,27 +158,34 @@ def knob(name, target, source, **fields):
 
 
 def test_values_meet_in_the_spelling_of_their_group():
-    """rollout says `a` for what training calls `b`; a value without a counterpart is tried from the other side."""
-    one = knob(
-        "rollout.x", Target.ROLLOUT, SourceClass.ARITHMETIC, align=AlignSpec(group="x", canonical={'"a"': "same"})
-    )
-    two = knob(
-        "training.x", Target.TRAINING, SourceClass.ARITHMETIC, align=AlignSpec(group="x", canonical={'"b"': "same"})
-    )
+    """`a` of the rollout is what training calls `b`; a value that training alone has moves training."""
+    ours, theirs = {'"a"': "same", '"b"': "other"}, {'"b"': "same", '"a"': "third"}
+    one = knob("rollout.x", Target.ROLLOUT, SourceClass.ARITHMETIC, align=AlignSpec(group="x", canonical=ours))
+    two = knob("training.x", Target.TRAINING, SourceClass.ARITHMETIC, align=AlignSpec(group="x", canonical=theirs))
     knobs = {item.name: item for item in (one, two)}
 
     def differences(r, t):
-        case = ExperimentCase(
-            case_id="c", label="baseline", knobs={"rollout.x": r, "training.x": t}, delta={}, operators={}
-        )
-        return find(case, knobs, {})
+        values = {"rollout.x": r, "training.x": t}
+        return find(ExperimentCase(case_id="c", label="baseline", knobs=values, delta={}, operators={}), knobs, {})
 
     assert differences("a", "b").differences == []
     (found,) = differences("b", "b").differences
     assert (found.key, found.aligned, found.production) == ("rollout.x", "a", "b")
     (found,) = differences("a", "a").differences
-    assert (found.key, found.aligned) == ("training.x", "b")
+    assert (found.key, found.aligned, found.production) == ("training.x", "b", "a")
     assert set(differences("b", "a").kept) == {"rollout.x", "training.x"}
+
+
+def test_an_engine_s_own_choice_is_left_to_it(file, capsys):
+    """Failing means that A0 asks vLLM for the trainer's attention, which it has not, and nothing is measured."""
+    path = file({**MIXED, "rollout": {"dtype": "bfloat16", "attention_backend": "model_default"}})
+    sides = find(xcfg.load(path).plan.cases[0], xcfg.load_plugins().knobs(), {})
+    assert "names nothing" in sides.kept["rollout.attention_backend"]
+    assert sides.aligned["rollout.attention_backend"] == "model_default"
+    (issue,) = planned(capsys, path, "A2")[1]["issues"][:1]
+    assert issue["code"] == "NOT_ALIGNED" and issue["path"] == "rollout.attention_backend"
+    code, shown, _ = planned(capsys, path, "A1")
+    assert code == 3 and "rollout.attention_backend" in shown["hint"]
 
 
 def test_every_source_class_belongs_to_a_class():

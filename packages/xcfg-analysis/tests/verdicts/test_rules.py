@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from xcfg.errors import NothingSelectedError
 from xcfg.schema.codec import evolve
 from xcfg.schema.result import GroupStat
+from xcfg_analysis.cube import load
+from xcfg_analysis.rules import expand
 from xcfg_analysis.rules.conclude import conclude
 from xcfg_analysis.rules.downstream import Series, Trajectory
 from xcfg_analysis.rules.points import Outcome, find_points, why_no_pairs
@@ -249,6 +252,21 @@ def test_a_class_that_was_not_measured_is_no_class_that_passes(ladder_run, faile
     made = ladder_run(A1=0.1, A2=0.1, A3=0.1)
     rows = tuple(failed("A2", "UNSUPPORTED", "no", row.delta) if row.label == "A2" else row for row in made.rows)
     assert "reduction was not measured (UNSUPPORTED: no)" in why_no_pairs(find_points(evolve(made, rows=rows)))
+
+
+def test_a4_looks_at_the_run_before_it_plans(ladder_run, tmp_path, monkeypatch):
+    """Failing means that pairs are run where one class explains the drift, or never."""
+    check = expand._check_pairs_are_due
+    check("made", None)
+    with pytest.raises(NothingSelectedError, match="A4 is skipped: there is no run of A1, A2, A3 and A5"):
+        check("made", tmp_path)
+    (tmp_path / "made").mkdir()
+    due, explained = ladder_run(A1=0.1, A2=0.1, A3=0.1), ladder_run(A1=0.1, A2=0.9, A3=0.1)
+    monkeypatch.setattr(load, "load_cube", lambda folder: {tmp_path / "made": due}[folder])
+    check("made", tmp_path)
+    monkeypatch.setattr(load, "load_cube", lambda _: explained)
+    with pytest.raises(NothingSelectedError, match="A4 is skipped: reduction alone fails"):
+        check("made", tmp_path)
 
 
 def test_every_conclusion_is_a_sentence(ladder_run, again):

@@ -15,6 +15,7 @@ from xcfg.identity.rollout import read_rollout, write_rollout
 from xcfg.plugin import Profile
 from xcfg.schema.codec import convert, evolve, read_strict
 from xcfg.schema.experiment import InlineIdentity
+from xcfg.schema.plan import PlanIssue
 
 
 def identity(**changes):
@@ -283,12 +284,16 @@ def test_a_profile_plans_what_its_factory_returns_and_selects_its_slices(grid, p
     def expand(profile, experiment, baseline, knobs, root):
         seen.update(name=profile.name, delta=baseline.delta, knobs="batch.size" in knobs, root=root)
         slices = {"one": {"batch.size": (1,)}, "none": {"batch.size": (1,), "rollout.dtype": ("float32",)}}
-        return evolve(experiment, experiment_id="expanded", slices=slices), ("one", "none")
+        return (
+            evolve(experiment, experiment_id="expanded", slices=slices),
+            ("one", "none"),
+            (PlanIssue(code="KEPT", message="m"),),
+        )
 
     loaded = load_inputs(grid, profiled(expand), Selection(profile="P"), root=tmp_path)
     assert seen == {"name": "P", "delta": {}, "knobs": True, "root": tmp_path}
     assert loaded.plan.experiment_id == loaded.experiment.experiment_id == "expanded"
-    assert loaded.plan.cases[0].delta == {}
+    assert loaded.plan.cases[0].delta == {} and loaded.plan.issues[-1].code == "KEPT"
     assert len(loaded.plan.cases) > 1 and all(case.knobs["batch.size"] == 1 for case in loaded.plan.cases[1:])
 
 
@@ -302,7 +307,7 @@ def test_a_profile_that_has_no_case_says_so(grid, profiled):
 
 @pytest.mark.parametrize("more", [{}, {"slice": "small"}])
 def test_a_profile_without_a_factory_or_beside_a_slice_is_refused(more, grid, profiled):
-    manager = profiled(lambda *given: (given[1], ("",))) if more else profiled()
+    manager = profiled(lambda *given: (given[1], ("",), ())) if more else profiled()
     with pytest.raises(UsageError, match="exclude each other" if more else "only listed"):
         load_inputs(grid, manager, Selection(profile="P", **more))
 

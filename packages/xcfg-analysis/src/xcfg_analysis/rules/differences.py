@@ -95,7 +95,13 @@ def _of_pair(
 ) -> None:
     rollout, training = (one, other) if one.targets is Target.ROLLOUT else (other, one)
     r, t = baseline.knobs[rollout.name], baseline.knobs[training.name]
-    if _spelling(rollout.align, r) is not None and _spelling(rollout.align, r) == _spelling(training.align, t):
+    said = {rollout.name: _spelling(rollout.align, r), training.name: _spelling(training.align, t)}
+    vague = [name for name, spelling in said.items() if spelling is None]
+    if vague:  # model_default: an engine's own choice, for which the other side, and perhaps the engine, has no name
+        why = f"the value of {' and '.join(vague)} names nothing that the other side has; name one to align it"
+        sides.kept[rollout.name] = sides.kept[training.name] = why
+        return
+    if said[rollout.name] == said[training.name]:
         return
     for taker, production, giver, value in ((rollout, r, training, t), (training, t, rollout, r)):
         found = _translated(giver, value, taker)

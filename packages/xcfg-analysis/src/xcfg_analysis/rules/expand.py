@@ -17,7 +17,7 @@ from xcfg.schema.codec import convert, evolve
 from xcfg.schema.experiment import V2, Axis, Experiment
 from xcfg.schema.knobs import KnobDefinition
 from xcfg.schema.operators import OperatorChoice
-from xcfg.schema.plan import ExperimentCase
+from xcfg.schema.plan import ExperimentCase, PlanIssue
 
 from xcfg_analysis.rules.classes import ALIGNED, PAIRS, PRODUCTION, SINGLE, pair_slice
 from xcfg_analysis.rules.differences import OPERATORS, Difference, Sides, find
@@ -33,10 +33,11 @@ def expand(
     baseline: ExperimentCase,
     knobs: Mapping[str, KnobDefinition],
     root: Path | None,
-) -> tuple[Experiment, tuple[str, ...]]:
-    """Return the experiment of all profiles and the slices of this one; see xcfg.plugin.protocols.ProfileExpander.
+) -> tuple[Experiment, tuple[str, ...], tuple[PlanIssue, ...]]:
+    """Return the experiment of all profiles, the slices of this one, and what stays as production has it.
 
-    Its id has the suffix `-profiles`, so the runs of the file itself stay as they are; side scores are shared.
+    See xcfg.plugin.protocols.ProfileExpander. The experiment's id has the suffix `-profiles`, so the runs of the file
+    itself stay as they are; side scores are shared.
     """
     sides = find(baseline, knobs, experiment.fixed)
     points = rows(sides.differences)
@@ -50,12 +51,17 @@ def expand(
         operators=_operators(experiment, sides),
         align=(),
         pairwise_paths=(),
+        combinations=(),
         slices=slices(sides.differences),
     )
     chosen = _chosen(profile.name, sides, points)
     if profile.name == "A4":
         _check_pairs_are_due(expanded.experiment_id, root)
-    return expanded, chosen
+    issues = (
+        PlanIssue(code="NOT_ALIGNED", message=f"{path!r} stays as production has it in every profile: {why}", path=path)
+        for path, why in sorted(sides.kept.items())
+    )
+    return expanded, chosen, tuple(issues)
 
 
 def rows(differences: list[Difference]) -> dict[str, frozenset[str]]:
@@ -94,11 +100,11 @@ def _chosen(name: str, sides: Sides, points: Mapping[str, frozenset[str]]) -> tu
     else:
         chosen = tuple(point for point in points if point == name)
     if not chosen:
-        lacking = f"no {SINGLE[name]} setting" if name in SINGLE else "nothing"
+        lacking = f"no {SINGLE[name]} setting differs between the sides" if name in SINGLE else "nothing differs"
         if name == "A4":
-            lacking = "no two classes of settings"
+            lacking = "the sides do not differ in two classes"
         raise NothingSelectedError(
-            f"the profile {name} has no case: between the sides {lacking} differs that can be aligned",
+            f"the profile {name} has no case: {lacking} that can be aligned",
             hint=f"`xcfg knobs show PATH` says what a setting can be aligned with.{kept}",
         )
     return chosen

@@ -1,4 +1,8 @@
-"""The alignment ladder: the first level that satisfies the contract is where to stop."""
+"""The alignment ladder: the first level that satisfies the contract is where to stop.
+
+By thresholds alone: a case may pass by the luck of one token. Whether its gap differs from production's is a question
+for the effects of `xcfg analyze`, and the text says so.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,7 @@ from xcfg_analysis.rules.conclusion import Level
 from xcfg_analysis.rules.points import Outcome, Points
 
 NO_IDENTITY = (Status.INVALID_IDENTITY.value, Status.ZERO_ACTIVE_TOKENS.value, Status.EMPTY_JOIN.value)
+TESTED = "Whether the gap changed, beyond one token at the threshold, is tested by `xcfg analyze` and `xcfg minimize`."
 ACTIONS = {
     "": "measure the production point first",
     "L0": "make the logical inputs and the model version exactly comparable",
@@ -41,14 +46,14 @@ def ladder(points: Points) -> Level:
     left = sorted(points.keys - points.changed(smallest[0]))
     rest = f" What may stay different: {', '.join(left)}." if left else ""
     if size == 1:
-        return _level("L3", f"One local change is enough: {named}.{rest}", *smallest)
+        return _level("L3", f"One local change is enough by the threshold: {named}.{rest} {TESTED}", *smallest)
     untried = _untried(points, tried)
     if untried:
         text = f"The smallest set that was run and passes is {named}, but these were not aligned alone: {untried}."
         return _level("L2", text, production, *smallest)
     if points.aligned is not None and all(row is points.aligned for row in smallest):
         return _level("L5", f"Of the cases that were run only the fully aligned one passes: {named}.", *smallest)
-    return _level("L4", f"No single change is enough, and together these are: {named}.{rest}", *smallest)
+    return _level("L4", f"No single change is enough, and together these are: {named}.{rest} {TESTED}", *smallest)
 
 
 def _untried(points: Points, tried: list[Row]) -> str:

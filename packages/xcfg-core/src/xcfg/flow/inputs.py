@@ -21,7 +21,7 @@ from xcfg.plugin.protocols import ProfileExpander
 from xcfg.schema.codec import digest, evolve, plain
 from xcfg.schema.experiment import Combination, ControlsInput, Experiment, FrozenIdentity, InlineIdentity
 from xcfg.schema.identity import CheckpointRef, IdentityDigests, TokenizerRef
-from xcfg.schema.plan import ExperimentCase, ExperimentPlan
+from xcfg.schema.plan import ExperimentCase, ExperimentPlan, PlanIssue
 
 
 @dataclass(frozen=True)
@@ -71,8 +71,9 @@ def load_inputs(
     plan = plan_experiment(experiment, manager.knobs(), digests, providers=KNOB_PREFIXES)
     slices: tuple[str, ...] = ("",)
     if selection is not None and selection.profile is not None:
-        experiment, slices = _profiled(experiment, plan, manager, selection, root)
+        experiment, slices, issues = _profiled(experiment, plan, manager, selection, root)
         plan = plan_experiment(experiment, manager.knobs(), digests, providers=KNOB_PREFIXES)
+        plan = evolve(plan, issues=(*plan.issues, *issues))
     check_operators(experiment, manager)
     count = len(plan.cases)
     if selection is not None:
@@ -84,8 +85,8 @@ def load_inputs(
 
 def _profiled(
     experiment: Experiment, plan: ExperimentPlan, manager: PluginManager, selection: Selection, root: Path | None
-) -> tuple[Experiment, tuple[str, ...]]:
-    """Return the experiment that the profile stands for, and its slices. Raises UsageError, NothingSelectedError."""
+) -> tuple[Experiment, tuple[str, ...], tuple[PlanIssue, ...]]:
+    """Return what the profile stands for: experiment, slices, issues. Raises UsageError, NothingSelectedError."""
     provided = manager.profile(selection.profile or "")
     profile = provided.record
     if not profile.factory:

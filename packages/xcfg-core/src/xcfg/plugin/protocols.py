@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from xcfg.plugin.provide import Profile
     from xcfg.schema.experiment import Experiment
     from xcfg.schema.knobs import KnobDefinition
-    from xcfg.schema.plan import ExperimentCase
+    from xcfg.schema.plan import ExperimentCase, PlanIssue
     from xcfg.schema.worker import BuildReport, ScoreReport, ScoreRequest, WorkerSpec
 
 
@@ -107,8 +107,8 @@ class ProfileExpander(Protocol):
         baseline: ExperimentCase,
         knobs: Mapping[str, KnobDefinition],
         root: Path | None,
-    ) -> tuple[Experiment, tuple[str, ...]]:
-        """Return the experiment to plan, and the names of its slices whose cases belong to the profile.
+    ) -> tuple[Experiment, tuple[str, ...], tuple[PlanIssue, ...]]:
+        """Return the experiment to plan, the names of its slices whose cases belong to the profile, and issues.
 
         baseline: of the file, complete. root: the folder of runs when something is to run, None when it is only
         planned. Raises NothingSelectedError, with the reason, when the profile has no case here.
