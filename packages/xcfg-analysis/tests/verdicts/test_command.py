@@ -149,7 +149,14 @@ def test_a_downstream_series_changes_no_code(run, tmp_path, capsys):
     series.write_text("case,step,reward\n" + "\n".join(rows) + "\n")
     code, out, _ = gate(capsys, run, "--downstream", series)
     assert code == 0 and "interpretation 5: Pre-update alignment is clean" in out
-    assert "decision 6" in out
+    assert "decision 6" in out and "severity" not in out
+    rows += [f"A0,{step},{0.1 * step + 1}" for step in range(41)]
+    series.write_text("case,step,reward\n" + "\n".join(rows) + "\n")
+    code, out, _ = gate(capsys, run, "--downstream", series)
+    assert code == 0 and "severity 1: reward of A5 is worse than A0: shift " in out
+    series.write_text("case,step,reward\n" + "\n".join(row.replace("A0", "A1") for row in rows) + "\n")
+    code, out, _ = gate(capsys, run, "--downstream", series)
+    assert code == 0 and "severity is not ranked: no case of the series is called 'A0'" in out
 
 
 def test_a4_is_skipped_with_the_reason(place, capsys):
