@@ -7,7 +7,7 @@ import json
 import pytest
 import xcfg
 from xcfg.cli.main import main
-from xcfg.errors import NothingSelectedError
+from xcfg.errors import InterruptedRunError, NothingSelectedError
 from xcfg_analysis.cube.load import load_cube
 from xcfg_analysis.minimize.journey import minimize_experiment, minimize_run
 
@@ -137,6 +137,28 @@ def test_delta_debugging_where_the_budget_is_small(searched, manager):
     found = minimize_experiment(file, "reduction>=99%", budget=3, plugins=manager, options={"output_root": root})
     assert found.minimization.strategy == "ddmin" and found.minimal_sets == ((DTYPE,),)
     assert found.minimization.sets[0].minimal
+
+
+def test_an_interrupted_search_goes_on_where_it_stopped(runs, manager, tmp_path):
+    """Failing means that Ctrl-C loses scores, or that a search concludes from half of its sets."""
+    file = runs.write_experiment(tmp_path, experiment_id="stopped", **(BASE | {"align": ALIGN[1:2]}))
+    root, seen = tmp_path / "runs", []
+
+    def stop(event):
+        seen.append(event)
+        if event["event"] == "score" and event["label"].startswith("align"):
+            raise KeyboardInterrupt
+
+    with pytest.raises(InterruptedRunError, match="interrupted"):
+        minimize_experiment(
+            file, "reduction>=99%", budget=2, plugins=manager, options={"output_root": root, "on_event": stop}
+        )
+    before, events = scored(seen), []
+    options = {"output_root": root, "on_event": events.append}
+    found = minimize_experiment(file, "reduction>=99%", budget=2, plugins=manager, options=options)
+    assert found.minimal_sets == ((DTYPE,),) and found.minimization.complete
+    assert not set(scored(events)) & set(before[:-1]) and scored(events)[0] == before[-1]
+    assert all(check.ok for check in xcfg.verify(root).attempts)
 
 
 def test_without_an_align_entry_there_is_nothing_to_minimize(runs, manager, tmp_path):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from xcfg_analysis.cube.load import Evidence
+from xcfg_analysis.page.analysis import analyze_evidence
+from xcfg_analysis.page.text import text
 from xcfg_analysis.samples.interval import IntervalRule
 from xcfg_analysis.swaps.diagnosis import Diagnosis
 from xcfg_analysis.swaps.find import find_swaps
@@ -167,3 +169,6 @@ def test_a_real_swap_on_the_tiny_model(manager, runs, tmp_path):
     gap = evidence.cube.baseline.edges["training_vs_rollout"].rms ** 2
     assert all(abs(cell.change.value) < 0.01 * gap for cell in found.cells.values()), found
     assert found.diagnosis in (Diagnosis.BELOW_RESOLUTION, Diagnosis.NOT_THIS_FACTOR), found
+    (shown,) = analyze_evidence(evidence).swaps
+    assert (shown.diagnosis, shown.value, len(shown.evidence)) == (found.diagnosis.value, "reference", 4)
+    assert f"SWAP operators.selected_logprob to reference: {found.diagnosis.value}" in text(analyze_evidence(evidence))

@@ -17,6 +17,8 @@ from xcfg_analysis.effects.interactions import interactions
 from xcfg_analysis.floors.floors import INVALID, floors, resolution
 from xcfg_analysis.page.causes import Said, is_excess, say
 from xcfg_analysis.page.next_step import next_command
+from xcfg_analysis.samples.interval import IntervalRule
+from xcfg_analysis.swaps.find import find_swaps
 
 
 def analyze_run(folder: Path, *, plugins: Any = None, runtimes: str = "", experiment: str = "") -> Analysis:
@@ -81,7 +83,14 @@ def analyze_evidence(evidence: Evidence) -> Analysis:
         outside=outside,
         findings=findings,
         refuted_by=said.causes[0].refuted_by if said.causes else "",
+        swaps=_swaps(evidence, limits.get("mean_sq", 0.0)),
     )
+
+
+def _swaps(evidence: Evidence, limit: float) -> tuple[Cause, ...]:
+    """Return the diagnosis of every one-sided operator swap; limit: the largest floor of mean d^2."""
+    rule = IntervalRule.of(evidence.run.contract.assessment)
+    return tuple(item.cause for item in find_swaps(evidence.cube, evidence, rule=rule, resolution=limit))
 
 
 def _without_figures(evidence: Evidence, cube: Cube, baseline: Row | None) -> Analysis:

@@ -23,7 +23,13 @@ LISTS = (
 def text(found: Analysis) -> str:
     """Return the page for a terminal."""
     blocks = [_head(found), _causes(found.causes)]
-    blocks += [_lists(found), _effects(found.effects), _interactions(found.interactions), _floors(found.floors)]
+    blocks += [
+        _lists(found),
+        _swaps(found.swaps),
+        _effects(found.effects),
+        _interactions(found.interactions),
+        _floors(found.floors),
+    ]
     blocks.append(_end(found))
     return "\n\n".join(block for block in blocks if block)
 
@@ -67,6 +73,15 @@ def _lists(found: Analysis) -> str:
         lines += wrapped("", f"outside the declared knobs: {item}", indent=0)
     for item in found.findings:
         lines += wrapped("", f"FINDING {item}", indent=0)
+    return "\n".join(lines)
+
+
+def _swaps(swaps: Sequence[Cause]) -> str:
+    lines: list[str] = []
+    for item in swaps:
+        change = "" if item.effect is None else f"; mean d^2 changes by {number(item.effect)} nats^2"
+        words = f"SWAP {item.knob} to {item.value}: {item.diagnosis}: {item.says}{change}"
+        lines += wrapped("", words, indent=0)
     return "\n".join(lines)
 
 

@@ -52,6 +52,9 @@ class Swap:
             effect=None if change is None else change.value,
             interval=change,
             evidence=tuple(item for item in (self.native, *(self.cells[name].case_id for name in CELLS)) if item),
+            value=self.backend,
+            quantity="mean_sq",
+            says=self.says,
         )
 
 
