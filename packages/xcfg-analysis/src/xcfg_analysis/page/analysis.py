@@ -183,7 +183,9 @@ def _conclusion(baseline: Row, said: Said, changed: Effects, outside: Sequence[s
     parts = [f"{baseline.status} ({over}), {word}." if over else f"{baseline.status}, {word}."]
     narrowing = [cause for cause in said.causes if cause.direction == "narrows"]
     if narrowing:
-        parts.append(f"Likely cause: {_named(narrowing[0])}.")
+        explained = word == Assessment.EXPLAINED_BY_PRECISION.value
+        lead = "Honest rounding explains the gap of the baseline; what narrows it" if explained else "Likely cause"
+        parts.append(f"{lead}: {_named(narrowing[0])}.")
     elif outside and is_excess(baseline):
         parts.append("The cause lies outside the declared knobs that were varied.")
     elif word == Assessment.EXPLAINED_BY_PRECISION.value:
