@@ -138,6 +138,7 @@ def test_an_open_production_point_is_said(cubes):
     [
         # scope before number, number before time, time before intrusion, intrusion before maintenance
         ([{"scope": 1}, {"scope": 1, "intrusion": 9}], [{"scope": 2}]),
+        ([{"scope": 2}, {"scope": 2}], [{"scope": 1}, {"scope": 3}]),  # the broadest of a set is its scope
         ([{"intrusion": 9, "seconds": 9.0}], [{}, {}]),
         ([{"intrusion": 9, "seconds": 2.0}], [{"seconds": 3.0}]),
         ([{"intrusion": 1, "maintenance": 9}], [{"intrusion": 2}]),

@@ -176,6 +176,14 @@ def test_a_production_point_that_cannot_run_ends_the_search(runs, tmp_path, caps
     assert code == error["exit_code"] == 3 and "UNSUPPORTED" in error["message"]
 
 
-@pytest.mark.parametrize("arguments", [["--objective", "fast"], ["--objective", "verdict", "--budget", "0"], []])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--objective", "fast"],
+        ["--objective", "verdict", "--budget", "0"],
+        ["--objective", "verdict", "--budget", "4096", "--repeats", "1"],
+        [],
+    ],
+)
 def test_a_wrong_command_is_refused_before_anything_is_loaded(arguments, tmp_path):
     assert main(["minimize", str(tmp_path / "nothing.json"), *arguments]) == 2

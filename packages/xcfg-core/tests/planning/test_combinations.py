@@ -81,6 +81,11 @@ def test_a_filtered_combination_has_no_case(planned):
     assert [cell.code for cell in found.filtered] == ["NO"]
 
 
+def test_the_limit_of_the_file_is_that_of_its_strategy(planned):
+    """Failing means that a search ends after its scoring, when it plans everything that it tried."""
+    assert len(planned(Combination(align=(0,), repeats=9), limits={"max_cases": 5}).cases) == 11
+
+
 def test_too_many_are_refused_before_any_is_made(planned):
     with pytest.raises(ConfigError, match="PLAN_TOO_LARGE"):
-        planned(Combination(align=(0,), repeats=300))
+        planned(Combination(align=(0,), repeats=4096))

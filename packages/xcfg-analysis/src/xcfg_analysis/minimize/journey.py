@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import xcfg
+from xcfg.errors import UsageError
 from xcfg.schema import codec
 from xcfg.schema.analysis import Analysis
+from xcfg.schema.experiment import MAX_CASES_LIMIT
 
 from xcfg_analysis.cube.load import Evidence
 from xcfg_analysis.minimize.atoms import not_alignable
@@ -35,6 +37,11 @@ def minimize_experiment(
     """
     manager = plugins or xcfg.load_plugins()
     parse(objective)  # a wrong name is refused before anything is loaded
+    if budget * (1 + repeats) > MAX_CASES_LIMIT:
+        raise UsageError(
+            f"a budget of {budget} sets with {repeats} repeats may need {budget * (1 + repeats)} cases",
+            hint=f"An experiment has at most {MAX_CASES_LIMIT}; lower --budget or --repeats.",
+        )
     contract = xcfg.load(file, plugins=manager).contract
     chosen = parse(objective, IntervalRule.of(contract.assessment))
     known = find_atoms(file, manager)

@@ -1,4 +1,8 @@
-"""The options of `xcfg run` that a search takes as well, and the lines that it prints meanwhile."""
+"""The options of `xcfg run` that a search takes as well, and the lines that it prints meanwhile.
+
+Not `--no-resume`: a search lives on what it has sealed before; another `--output-root` starts from nothing. Not the
+selections: a search chooses its cases itself.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +37,6 @@ def run_options(command: F) -> F:
             click.option(
                 "--memory-gib", type=click.FloatRange(0, min_open=True), help="Memory of all engines at most."
             ),
-            click.option("--no-resume", is_flag=True, help="Score and judge again what is already sealed."),
             click.option(
                 "--allow-smoke-operators", is_flag=True, help="Let temporary smoke operators run (cpu-smoke only)."
             ),
@@ -59,7 +62,6 @@ def to_run(given: Mapping[str, Any], *, quiet: bool) -> dict[str, Any]:
         "rollout_devices": _list(given["rollout_devices"]),
         "training_devices": _list(given["training_devices"]),
         "output_root": given["output_root"],
-        "resume": not given["no_resume"],
         "allow_smoke": given["allow_smoke_operators"],
         "max_workers": given["workers"],
         "on_event": Lines(quiet=quiet),

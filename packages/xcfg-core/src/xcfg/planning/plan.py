@@ -23,7 +23,7 @@ from xcfg.planning.strategies import (
     listed_pairs,
     single_cells,
 )
-from xcfg.schema.experiment import Combination, Experiment
+from xcfg.schema.experiment import MAX_CASES_LIMIT, Combination, Experiment
 from xcfg.schema.identity import IdentityDigests
 from xcfg.schema.knobs import KnobDefinition
 from xcfg.schema.names import Role
@@ -118,7 +118,8 @@ class _Planner:
 
     def _check_cap(self) -> None:
         limit, searched = self.experiment.max_cases, self.experiment.combinations
-        if searched:
+        if searched:  # a search has a budget of its own; the file's limit is that of its strategy
+            limit = MAX_CASES_LIMIT
             count = 1 + sum(1 + item.repeats for item in searched)
         else:
             count = count_cells(self.experiment.strategy, self.grid.axes, self.pairs) + self._controls()
