@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import xcfg
+from xcfg.artifacts.checking import Context
 from xcfg.artifacts.ended import is_record
 from xcfg.artifacts.store import Store
 from xcfg.errors import XcfgError
@@ -90,6 +91,8 @@ def not_reused(store: Store, file: Path) -> bool:
     fresh = Store(store.folder.parent, store.folder.name)
     if file.parent.name == "ended":  # no run builds on it; it only says what there was
         return not is_record(store.folder, file.name)
+    if file.parent.name == "analysis":  # as above; the same analysis is stored anew beside the altered one
+        return bool(Context(store.folder).analysis_faults(file.name))
     if place == "scores":
         return fresh.find_score(file.parent.name) is None
     if place == "rollouts":

@@ -156,6 +156,16 @@ def test_a_change_in_one_sequence_has_no_interval():
     assert found.p > 0.2
 
 
+def test_a_resample_of_equal_sequences_has_no_spread():
+    """A tenth of the resamples hold none of the two that change; rounding must not give them a spread of 1e-20."""
+    rng = np.random.default_rng(9)
+    tokens = np.full(8, 32.0)
+    column = np.zeros(8)
+    column[[1, 6]] = rng.normal(0, 1e-3, 2) / 3
+    (found,) = estimates(column[:, None], tokens, level=LEVEL, seed=1)
+    assert not found.bounded
+
+
 def test_one_sequence_is_refused():
     with pytest.raises(ValueError, match="needs two"):
         estimates(np.ones((3, 1)), np.array([4.0, 0.0, 0.0]), level=LEVEL, seed=1)

@@ -9,6 +9,7 @@ import sys
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
+import jsonschema
 import pytest
 from xcfg.cli.main import main
 
@@ -54,6 +55,8 @@ def test_a_run_that_passes_opens_the_gate_and_writes_everything(run, tmp_path, c
     words = [part for name, path in names.items() for part in (f"--{name}", path)]
     code, out, _ = gate(capsys, run, "--json", *words)
     document = json.loads(out)
+    assert main(["schema", "gate"]) == 0
+    jsonschema.validate(document, json.loads(capsys.readouterr().out))
     assert (code, document["exit_code"], document["schema_version"], document["ladder_level"]) == (
         0,
         0,
@@ -71,6 +74,8 @@ def test_a_run_that_passes_opens_the_gate_and_writes_everything(run, tmp_path, c
 def test_the_baseline_of_a_run_holds_it_and_not_one_that_was_edited(run, tmp_path, capsys):
     path = tmp_path / "b.json"
     assert gate(capsys, run, "--write-baseline", path)[0] == 0
+    assert main(["schema", "gate_baseline"]) == 0
+    jsonschema.validate(json.loads(path.read_text()), json.loads(capsys.readouterr().out))
     assert gate(capsys, run, "--baseline", path)[0] == 0
     document = json.loads(path.read_text())
     document["cases"]["baseline"]["figures"]["rms"] |= {"low": 1.0, "high": 2.0}
@@ -149,7 +154,14 @@ def test_a_downstream_series_changes_no_code(run, tmp_path, capsys):
     series.write_text("case,step,reward\n" + "\n".join(rows) + "\n")
     code, out, _ = gate(capsys, run, "--downstream", series)
     assert code == 0 and "interpretation 5: Pre-update alignment is clean" in out
-    assert "decision 6" in out
+    assert "decision 6" in out and "severity" not in out
+    rows += [f"A0,{step},{0.1 * step + 1}" for step in range(41)]
+    series.write_text("case,step,reward\n" + "\n".join(rows) + "\n")
+    code, out, _ = gate(capsys, run, "--downstream", series)
+    assert code == 0 and "severity 1: reward of A5 is worse than A0: shift " in out
+    series.write_text("case,step,reward\n" + "\n".join(row.replace("A0", "A1") for row in rows) + "\n")
+    code, out, _ = gate(capsys, run, "--downstream", series)
+    assert code == 0 and "severity is not ranked: no case of the series is called 'A0'" in out
 
 
 def test_a4_is_skipped_with_the_reason(place, capsys):
@@ -157,3 +169,13 @@ def test_a4_is_skipped_with_the_reason(place, capsys):
     words = ["run", str(place / "att.json"), "--profile", "A4", "--output-root"]
     assert main([*words, str(place / "runs")]) == 3
     assert "do not differ in two classes" in capsys.readouterr().err
+
+
+def test_the_page_of_a_run_of_profiles_speaks_of_production(run, capsys):
+    """Failing means that the pass of the aligned reference is read as the pass of production."""
+    code = main(["analyze", run, "--json"])
+    document = json.loads(capsys.readouterr().out)
+    assert (code, document["ladder_level"]) == (0, "L1")
+    assert document["conclusion"].startswith(
+        "A run of profiles: its baseline is A0, both sides aligned; production, A5, PASS."
+    )

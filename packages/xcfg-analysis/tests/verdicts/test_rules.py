@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 from xcfg.errors import NothingSelectedError
 from xcfg.schema.codec import evolve
+from xcfg.schema.names import Status
 from xcfg.schema.result import GroupStat
 from xcfg_analysis.cube import load
+from xcfg_analysis.page.production import introduced, production_status
 from xcfg_analysis.rules import expand
 from xcfg_analysis.rules.conclude import conclude
 from xcfg_analysis.rules.downstream import Series, Trajectory
@@ -267,6 +269,18 @@ def test_a4_looks_at_the_run_before_it_plans(ladder_run, tmp_path, monkeypatch):
     monkeypatch.setattr(load, "load_cube", lambda _: explained)
     with pytest.raises(NothingSelectedError, match="A4 is skipped: reduction alone fails"):
         check("made", tmp_path)
+
+
+def test_the_page_takes_its_code_from_production(ladder_run, row, cube):
+    made = ladder_run(A1=0.1, A2=0.9, A3=0.1)
+    points = find_points(made)
+    assert production_status(points, made.rows[0]) is Status.MISMATCH and "A5, MISMATCH. The smallest" in introduced(
+        points
+    )
+    gone = find_points(ladder_run(A1=0.1, production=None))
+    assert production_status(gone, made.rows[0]) is Status.CANCELLED and "was not run" in introduced(gone)
+    other = find_points(cube([row("baseline", 0.1)]))
+    assert production_status(other, row("baseline", 0.1)) is Status.PASS and introduced(other) == ""
 
 
 def test_every_conclusion_is_a_sentence(ladder_run, again):

@@ -38,7 +38,7 @@ FINE = 10
 """The smallest p value, times the size of the family, is at most a tenth of what a test has to reach."""
 BLOCK = 1 << 22
 EXACT = 1e-12
-"""Relative error below which every sequence says the same."""
+"""Relative spread below which every sequence says the same."""
 
 
 @dataclass(frozen=True)
@@ -98,10 +98,10 @@ def _studentised(rest: Float, tokens: Float, draws: int, seed: int) -> Float:
     for counts in resampled(count, draws, seed):
         total = (counts @ tokens)[:, None]
         shift = counts @ rest / total
-        spread = (
-            counts @ square - 2.0 * shift * (counts @ cross) + np.square(shift) * (counts @ np.square(tokens))[:, None]
-        )
-        error = np.sqrt(count / (count - 1) * np.maximum(spread, 0.0)) / total
+        large = counts @ square + np.square(shift) * (counts @ np.square(tokens))[:, None]
+        spread = large - 2.0 * shift * (counts @ cross)
+        spread[spread <= EXACT * large] = 0.0  # what is left of a resample of equal sequences is rounding
+        error = np.sqrt(count / (count - 1) * spread) / total
         with np.errstate(divide="ignore", invalid="ignore"):
             result[at : at + len(counts)] = np.where(shift == 0.0, 0.0, shift / error)
         at += len(counts)

@@ -13,7 +13,7 @@ from xcfg_analysis.cube.rows import Cube, Row
 from xcfg_analysis.gate.figures import devices_of, edge_of, figures_of
 from xcfg_analysis.gate.kinds import OF_STATUS, finding, worst
 from xcfg_analysis.gate.slices import Knobs, slices_of
-from xcfg_analysis.rules.conclusion import Findings
+from xcfg_analysis.rules.conclusion import Findings, Severity
 from xcfg_analysis.rules.points import MEASURED
 
 
@@ -184,4 +184,12 @@ def _sentences(rules: Findings | None) -> tuple[str, ...]:
     if rules is None:
         return ()
     level = f"{rules.level.level or 'no level'}: {rules.level.text} {rules.level.action}."
-    return (level, *(f"{item.rule}: {item.text}" for item in rules.held))
+    ranked = (f"severity {at}: {_severity(item)}" for at, item in enumerate(rules.severity, start=1))
+    return (level, *(f"{item.rule}: {item.text}" for item in rules.held), *ranked, *rules.remarks)
+
+
+def _severity(item: Severity) -> str:
+    size = "" if item.effect is None else f", {item.effect:.3g} standard deviations for the worse"
+    word = "worse than A0" if item.worse else "not worse than A0"
+    tested = f"Wilcoxon p {item.p:.3g}, by Holm {item.adjusted:.3g}"
+    return f"{item.metric} of {item.case} is {word}: shift {item.shift:.4g}{size}; {tested}. No status changes for it."

@@ -17,6 +17,9 @@ from xcfg_analysis.effects.interactions import interactions
 from xcfg_analysis.floors.floors import INVALID, floors, resolution
 from xcfg_analysis.page.causes import Said, is_excess, say
 from xcfg_analysis.page.next_step import next_command
+from xcfg_analysis.page.production import introduced, production_status
+from xcfg_analysis.rules.ladder import ladder
+from xcfg_analysis.rules.points import find_points
 from xcfg_analysis.samples.interval import IntervalRule
 from xcfg_analysis.swaps.find import find_swaps
 
@@ -29,7 +32,8 @@ def analyze_run(folder: Path, *, plugins: Any = None, runtimes: str = "", experi
 def analyze_evidence(evidence: Evidence) -> Analysis:
     """Return the analysis of a run that was opened.
 
-    exit_code: that of the baseline's status; 1 instead of 0 where a cause or a finding stands.
+    exit_code: that of the baseline's status, or of production's (A5) in a run of profiles;
+    1 instead of 0 where a cause or a finding stands.
     """
     cube, baseline = evidence.cube, evidence.cube.baseline
     edge = None if baseline is None else baseline.edges.get(baseline.verdict_edge)
@@ -45,12 +49,13 @@ def analyze_evidence(evidence: Evidence) -> Analysis:
         item.finding or f"{item.kind}: {item.reason}" for item in found if item.finding or item.status == INVALID
     )
     outside = _outside(baseline, changed.effects, said)
-    code = exit_code([Status(baseline.status)])
+    points = find_points(cube)
+    code = exit_code([production_status(points, baseline)])
     assessed = baseline.assessment
     return Analysis(
         schema_version=ANALYSIS,
-        conclusion=_conclusion(baseline, said, changed, outside),
-        ladder_level=_level(baseline, changed.effects),
+        conclusion=introduced(points) + _conclusion(baseline, said, changed, outside),
+        ladder_level=ladder(points).level if points.profiles else _level(baseline, changed.effects),
         assessment=assessed.assessment if assessed is not None else Assessment.NO_REFERENCE.value,
         assessed=assessed,
         causes=said.causes,
@@ -178,7 +183,9 @@ def _conclusion(baseline: Row, said: Said, changed: Effects, outside: Sequence[s
     parts = [f"{baseline.status} ({over}), {word}." if over else f"{baseline.status}, {word}."]
     narrowing = [cause for cause in said.causes if cause.direction == "narrows"]
     if narrowing:
-        parts.append(f"Likely cause: {_named(narrowing[0])}.")
+        explained = word == Assessment.EXPLAINED_BY_PRECISION.value
+        lead = "Honest rounding explains the gap of the baseline; what narrows it" if explained else "Likely cause"
+        parts.append(f"{lead}: {_named(narrowing[0])}.")
     elif outside and is_excess(baseline):
         parts.append("The cause lies outside the declared knobs that were varied.")
     elif word == Assessment.EXPLAINED_BY_PRECISION.value:
