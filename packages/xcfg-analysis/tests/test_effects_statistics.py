@@ -7,7 +7,7 @@ import gc
 import numpy as np
 import pytest
 from scipy import stats
-from xcfg_analysis.effects.bootstrap import LEAST_DRAWS, draws_for, estimates, resampled
+from xcfg_analysis.effects.bootstrap import LEAST_DRAWS, _studentised, draws_for, estimates, resampled
 from xcfg_analysis.effects.holm import adjusted
 from xcfg_analysis.effects.per_sequence import edge_sums, means
 
@@ -159,11 +159,13 @@ def test_a_change_in_one_sequence_has_no_interval():
 def test_a_resample_of_equal_sequences_has_no_spread():
     """A tenth of the resamples hold none of the two that change; rounding must not give them a spread of 1e-20."""
     rng = np.random.default_rng(9)
-    tokens = np.full(8, 32.0)
-    column = np.zeros(8)
-    column[[1, 6]] = rng.normal(0, 1e-3, 2) / 3
-    (found,) = estimates(column[:, None], tokens, level=LEVEL, seed=1)
-    assert not found.bounded
+    tokens = sizes(rng, 8)
+    columns = np.zeros((8, 50))
+    columns[[1, 6]] = rng.normal(0, 1e-3, (2, 50))
+    rest = columns - columns.sum(axis=0) / tokens.sum() * tokens[:, None]
+    drawn = np.abs(_studentised(rest, tokens, DRAWS, 1))
+    assert np.isinf(drawn).mean() > 0.05
+    assert not ((drawn > 1e4) & np.isfinite(drawn)).any()
 
 
 def test_one_sequence_is_refused():
