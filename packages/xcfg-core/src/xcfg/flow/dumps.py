@@ -117,7 +117,10 @@ def _make(record: DumpReaderDescriptor) -> DumpReader:
 def open_part(path: Path, manager: PluginManager, *, reader: str | None = None) -> Part:
     """Return one file, of one side or both. Raises ArtifactError when it is absent, unknown or not canonical."""
     if not path.exists():
-        raise ArtifactError(f"{str(path)!r} does not exist", hint="Give a file that holds log probabilities per token.")
+        raise ArtifactError(
+            f"{str(path)!r} does not exist",
+            hint="Give a file that holds log probabilities per token; `xcfg analyze` also takes the folder of a run.",
+        )
     name, why, chosen = choose_reader(path, manager, reader)
     folder = survey(chosen, path) if path.is_dir() else None
     try:
