@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,15 +30,15 @@ LAYOUTS: dict[str, tuple[int, dict[int, list[int]]]] = {
 """Name -> (real entries, columns of each rank per tensor-parallel size). Columns beyond the entries hold padding."""
 
 
-def case(vocabulary: int, padded: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-    """Logits [ROWS, padded] with the padding at 7, and ids; a row of ties, one with -inf, one of large magnitude."""
+def case(vocabulary: int, padded: int, dtype: torch.dtype, rows: int = ROWS) -> tuple[torch.Tensor, torch.Tensor]:
+    """Logits [rows, padded] with the padding at 7, and ids; a row of ties, one with -inf, one of large magnitude."""
     generator = torch.Generator().manual_seed(vocabulary)
-    logits = torch.randn(ROWS, vocabulary, generator=generator) * 4
+    logits = torch.randn(rows, vocabulary, generator=generator) * 4
     logits[1, :: max(1, vocabulary // 7)] = 11.0
     logits[2, 1::2] = -torch.inf
     logits[3] += 3e4
     logits[4] = torch.where(logits[4] > 0, 0.0, -0.0)
-    selected = torch.randint(0, vocabulary, (ROWS,), generator=generator)
+    selected = torch.randint(0, vocabulary, (rows,), generator=generator)
     selected[0], selected[2] = vocabulary - 1, 0
     return torch.nn.functional.pad(logits, (0, padded - vocabulary), value=7.0).to(dtype), selected
 
@@ -58,24 +58,50 @@ def scored(operator: Any, group: Any, widths: list[int], rank: int, vocabulary: 
     return {"values": detached, "gradient": local.grad, "summed": operator.summed}
 
 
-class Reversed(Tree):
-    """A planted fault: ranks are added one after the other, from the last to the first, instead of in tree order."""
+class Shardwise(Tree):
+    """A planted fault: every rank adds up what is its own, then ranks are added one after the other."""
+
+    backward = False
 
     def merged(self, shares):
-        total = torch.zeros_like(shares[0][0][1])
-        for share in reversed(shares):
-            own = torch.zeros_like(total)
+        sums = []
+        for share in shares:
+            own = torch.zeros_like(share[0][1])
             for _, value in share:
                 own = own + value
+            sums.append(own)
+        total = torch.zeros_like(sums[0])
+        for own in reversed(sums) if self.backward else sums:
             total = total + own
         return total
 
 
+class Backwards(Shardwise):
+    """The same fault, the ranks from the last to the first."""
+
+    backward = True
+
+
 class Swapped(Tree):
-    """A change that is none: the two children of a node trade places, which no addition can tell."""
+    """A change that is none: the order in which ranks are told apart is not the order of the sum."""
 
     def merged(self, shares):
         return super().merged(shares[::-1])
+
+
+def many_rows(kind: str, options: dict[str, Any], layout: str, rows: int, groups: Any) -> Any:
+    """Log probabilities of more rows, since one row in ten shows a changed last digit of its sum: {size: [rows]}."""
+    vocabulary, sizes = LAYOUTS[layout]
+    made = globals().get(kind) or load_factory(kind)
+    found = {}
+    for size, (group, rank) in groups.items():
+        logits, selected = case(vocabulary, sum(sizes[size]), torch.float32, rows)
+        operator = made(**options)
+        start = sum(sizes[size][:rank])
+        operator.place(group, start)
+        operator.vocab = vocabulary
+        found[size] = operator(logits[:, start : start + sizes[size][rank]], selected)
+    return found
 
 
 def every_size(factory: str, options: dict[str, Any], layouts: list[str], dtype: str, groups: Any) -> Any:
@@ -90,8 +116,10 @@ def every_size(factory: str, options: dict[str, Any], layouts: list[str], dtype:
     return found
 
 
-def refused(_: Any, widths: list[int], groups: Any) -> str:
-    """What a wrong tiling is answered with, on this rank of the four."""
+def refused(widths: list[int], groups: Any) -> str:
+    """What a wrong tiling is answered with, on this rank of four."""
+    if 4 not in groups:
+        return ""
     group, rank = groups[4]
     operator = Tree()
     operator.place(group, 100 * rank)
@@ -164,6 +192,3 @@ def differing(found: list[Any], layout: str) -> list[int]:
 def _pairs(first: Any, second: Any) -> Iterator[bool]:
     for mine, other in zip((*first[0], first[1]), (*second[0], second[1]), strict=True):
         yield same(mine, other)
-
-
-Runner = Callable[..., Any]

@@ -148,9 +148,9 @@ class VocabParallel:
         return self.ranks.largest(top.masked_fill_(top.isnan(), torch.inf)) + 0.0
 
     def picked(self, local: torch.Tensor, selected: torch.Tensor) -> torch.Tensor:
-        """Return the selected logit [n]: its one owner adds it, the others add 0, which is exact in every order."""
+        """Return the selected logit [n], never -0: its owner adds it, the others add 0, exact in every order."""
         inside, mine = self.owned(local, selected)
-        return self.ranks.add(torch.where(inside, mine, torch.zeros_like(mine)))
+        return self.ranks.add(torch.where(inside, mine, torch.zeros_like(mine))) + 0.0
 
     def owned(self, local: torch.Tensor, selected: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return which ids lie in this shard, bool [n], and the entries of `local` at them; elsewhere any entry."""
