@@ -86,6 +86,7 @@ BACKENDS = (
         factory="xcfg_vllm.native:engine_owned",
         targets=("rollout",),
         properties=("run-to-run",),
+        aliases=("vllm_all_gather",),
         runtimes=("vllm",),
     ),
     *(
