@@ -29,22 +29,22 @@ LEAST_FLOAT = -3.4028234663852886e38
 class Blocks:
     """What decides the shapes of the library's products, and so the bits.
 
-    rows: rows per product, padded. columns: vocabulary per product; 8448 = 33 tiles of 256, which with 32 tiles of 128
+    rows: rows per product, padded. columns: vocabulary per product; 16896 = 66 tiles of 256, which with 16 tiles of 128
     rows are exactly 8 waves of the 132 multiprocessors of an H200. buffers: 2 puts the reading of a chunk on a second
     stream beside the next product. plan: how a row of a chunk is walked.
     """
 
-    rows: int = 4096
-    columns: int = 8448
+    rows: int = 2048
+    columns: int = 16896
     buffers: int = 1
     plan: Plan = field(default_factory=lambda: Plan(segment=32768))
 
 
 DEFAULT = Blocks()
-BACKWARD = Blocks(columns=4224)
+BACKWARD = Blocks(rows=4096, columns=8448)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def _absorb(
     chunk: tl.tensor, selected: tl.tensor, state: tl.tensor, chosen: tl.tensor,
     first: tl.tensor, width: tl.tensor, stride: tl.tensor, rows: tl.tensor,
@@ -188,19 +188,22 @@ def backward(
     of_lse: torch.Tensor | None = None,
     of_entropy: torch.Tensor | None = None,
     blocks: Blocks = BACKWARD,
-) -> tuple[torch.Tensor, torch.Tensor]:
+    of_weight: bool = True,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Return the gradients of hidden [N, K] and weight [V, K] in their dtype; logits are computed again, in chunks.
 
-    of_logp, of_lse, of_entropy: float32 [N]. The gradient of a chunk of logits is rounded to their dtype and
+    of_logp, of_lse, of_entropy: float32 [N]. of_weight: whether the weights' gradient is wanted. The gradient of a chunk of logits is rounded to their dtype and
     overwrites them; that of hidden is accumulated in float32 over the chunks, in vocabulary order. With more rows than
     one block, that of the weights is too, which takes V x K float32; within one block it is written once.
     """
     count = hidden.shape[0]
     grad_hidden = torch.empty_like(hidden)
     several = count > blocks.rows
-    grad_weight = (torch.zeros if several else torch.empty)(
-        weight.shape, dtype=torch.float32 if several else weight.dtype, device=weight.device
-    )
+    grad_weight = None
+    if of_weight:
+        # within one block every part of it is written
+        fresh = torch.empty if 0 < count <= blocks.rows else torch.zeros
+        grad_weight = fresh(weight.shape, dtype=torch.float32 if several else weight.dtype, device=weight.device)
     buffer = hidden.new_empty(blocks.rows * min(blocks.columns, weight.shape[0]))
     for piece in _pieces(count, blocks.rows):
         rows = _padded(hidden[piece], blocks.rows)
@@ -218,12 +221,12 @@ def backward(
                 out=logits[:real], first=columns.start, asm=blocks.plan.asm,
             )  # fmt: skip
             _add_product(sums, logits, weight[columns])
-            if several:
+            if grad_weight is not None and several:
                 _add_product(grad_weight[columns], logits.t(), rows)
-            else:
+            elif grad_weight is not None:
                 torch.mm(logits.t(), rows, out=grad_weight[columns])
         grad_hidden[piece] = sums[:real]
-    return grad_hidden, grad_weight.to(weight.dtype)
+    return grad_hidden, None if grad_weight is None else grad_weight.to(weight.dtype)
 
 
 def _add_product(sums: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> None:

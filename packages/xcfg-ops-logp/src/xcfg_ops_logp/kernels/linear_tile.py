@@ -2,9 +2,11 @@
 
 A tile of BM rows and BN columns of the vocabulary sums K in blocks of BK in one order in float32 (no split over K),
 and its rows are reduced to (top, total, weighted) and to the selected logit where the tile owns the id. A second
-kernel merges the tiles of a row in vocabulary order. Neither knows how many rows there are. Loads go through tensor
-descriptors (the bulk copy engine of Hopper and later); the grid is persistent, one program per multiprocessor, row
-tiles fastest, so that the tiles at work together read the same few rows of the weights.
+kernel merges the tiles of a row in a fixed order. Neither knows how many rows there are: each is compiled once for
+all of them, and the sums over the columns of a tile run in the layout of the multiply-accumulate instruction, which
+BM, BN and the warps decide. Loads go through tensor descriptors (the bulk copy engine of Hopper and later); the grid
+is persistent, one program per multiprocessor, row tiles fastest, so that the tiles at work together read the same few
+rows of the weights.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from xcfg_ops_logp.kernels.linear import finish
-from xcfg_ops_logp.kernels.online import ASM, LEAST, NEG_INF, exponential
+from xcfg_ops_logp.kernels.online import ASM, LEAST, NEG_INF, exponential, merge, tree_rows
 from xcfg_ops_logp.kernels.selected import Outcome
 
 
@@ -74,7 +76,7 @@ def _sum_up(
     tl.store(chosen + row, value, mask=there & inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def _product(
     hidden: tl.tensor, weight: tl.tensor, selected: tl.tensor, partial: tl.tensor, chosen: tl.tensor,
     rows: tl.tensor, columns: tl.tensor, depth: tl.tensor,
@@ -108,35 +110,38 @@ def _product(
         )
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def _merge_tiles(
     partial: tl.tensor, state: tl.tensor, rows: tl.tensor, tiles: tl.tensor,
     ROWS: tl.constexpr, TILES: tl.constexpr, ENTROPY: tl.constexpr, ASM: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Merge partial [3, tiles, rows] into state [3, rows], TILES tiles at a time, from the first to the last."""
+    """Merge partial [3, tiles, rows] into state [3, rows].
+
+    Lane i of TILES takes the tiles i, i + TILES, ... in turn, and the lanes are merged in a tree. Every sum is of two
+    terms: a library sum over the tiles would follow the layout of the loads, which changes with the divisibility
+    of `rows`.
+    """
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    top = tl.full([ROWS], LEAST, tl.float32)
-    total = tl.zeros([ROWS], tl.float32)
-    weighted = tl.zeros([ROWS], tl.float32)
+    top = tl.full([TILES, ROWS], LEAST, tl.float32)
+    total = tl.zeros([TILES, ROWS], tl.float32)
+    weighted = tl.zeros([TILES, ROWS], tl.float32)
     for first in range(0, tiles, TILES):
         tile = first + tl.arange(0, TILES)
         at = partial + tile[:, None] * rows + row[None, :]
         there = (tile < tiles)[:, None] & (row < rows)[None, :]
         top2 = tl.load(at, mask=there, other=LEAST)
         total2 = tl.load(at + tiles * rows, mask=there, other=0.0)
-        higher = tl.maximum(top, tl.max(top2, axis=0))
-        back = tl.maximum(top - higher, LEAST)
-        back2 = tl.maximum(top2 - higher[None, :], LEAST)
-        scale = exponential(back, ASM)
-        scale2 = exponential(back2, ASM)
+        weighted2 = tl.zeros([TILES, ROWS], tl.float32)
         if ENTROPY:
             weighted2 = tl.load(at + 2 * tiles * rows, mask=there, other=0.0)
-            weighted = scale * (weighted + back * total) + tl.sum(scale2 * (weighted2 + back2 * total2), axis=0)
-        total = scale * total + tl.sum(scale2 * total2, axis=0)
-        top = higher
-    tl.store(state + row, top, mask=row < rows)
-    tl.store(state + rows + row, total, mask=row < rows)
-    tl.store(state + 2 * rows + row, weighted, mask=row < rows)
+        top, total, weighted = merge(top, total, weighted, top2, total2, weighted2, ENTROPY, ASM)
+    highest = tl.max(top, axis=0)
+    back = tl.maximum(top - highest[None, :], LEAST)
+    scale = exponential(back, ASM)
+    tl.store(state + row, highest, mask=row < rows)
+    tl.store(state + rows + row, tree_rows(scale * total), mask=row < rows)
+    if ENTROPY:
+        tl.store(state + 2 * rows + row, tree_rows(scale * (weighted + back * total)), mask=row < rows)
 
 
 def forward(

@@ -72,6 +72,15 @@ def tree(x: tl.tensor) -> tl.tensor:
 
 
 @triton.jit
+def tree_rows(x: tl.tensor) -> tl.tensor:
+    """The same over the first dimension of x [C, N]: [N]."""
+    for _ in tl.static_range(16):
+        if x.shape[0] > 1:
+            x = tl.sum(tl.reshape(x, [x.shape[0] // 2, 2, x.shape[1]]), axis=1)
+    return tl.sum(x, axis=0)
+
+
+@triton.jit
 def join(
     top: tl.tensor, total: tl.tensor, weighted: tl.tensor, ENTROPY: tl.constexpr, ASM: tl.constexpr
 ) -> tuple[tl.tensor, tl.tensor, tl.tensor]:  # fmt: skip
