@@ -19,6 +19,11 @@ def check(
     shapes or devices, IdentityError for an id outside [0, entries) that is not ignored.
     """
     check_form(logits, selected)
+    return check_ids(selected, entries, ignore_index=ignore_index)
+
+
+def check_ids(selected: torch.Tensor, entries: int, *, ignore_index: int | None = None) -> torch.Tensor | None:
+    """Return which rows are ignored, as `check` does, and raise its IdentityError. Waits for the device of the ids."""
     ignored = None if ignore_index is None else selected == ignore_index
     outside = (selected < 0) | (selected >= entries)
     if ignored is not None:

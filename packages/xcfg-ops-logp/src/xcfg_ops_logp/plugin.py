@@ -1,4 +1,4 @@
-"""What this package registers: the backends of `selected_logprob`. Imports nothing heavy."""
+"""What this package registers: backends of `selected_logprob` and `linear_selected_logprob`. Imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from xcfg.plugin import hookimpl
 from xcfg.schema.knobs import IntRange
 from xcfg.schema.operators import OperatorBackendDescriptor, OptionDefinition
 
+from xcfg_ops_logp.kernel_backends import KERNEL_BACKENDS
 from xcfg_ops_logp.torch_backends import BACKENDS, IGNORE
 
 REFERENCE = OperatorBackendDescriptor(
@@ -31,4 +32,4 @@ REFERENCE = OperatorBackendDescriptor(
 @hookimpl
 def xcfg_operator_backends() -> tuple[OperatorBackendDescriptor, ...]:
     """Return the backends of this package."""
-    return (REFERENCE, *BACKENDS)
+    return (REFERENCE, *BACKENDS, *KERNEL_BACKENDS)

@@ -26,8 +26,16 @@ def test_hooks_are_known():
         "xcfg.allreduce_partials_logp",
         "xcfg.fixed_point_logp",
         "xcfg.slime_vocab_parallel_logp",
+        "xcfg.triton_logp",
     }
-    names = [name for item in found for name in (item.backend_id, *item.aliases)]
+    assert {item.backend_id for item in found if item.operation == "linear_selected_logprob"} == {
+        "xcfg.reference_linear_logp",
+        "xcfg.torch_linear_logp",
+        "xcfg.triton_blocks_linear_logp",
+        "xcfg.triton_tiles_linear_logp",
+        "xcfg.liger_linear_logp",
+    }
+    names = [(item.operation, name) for item in found for name in (item.backend_id, *item.aliases)]
     assert len(set(names)) == len(names)
 
 

@@ -192,9 +192,11 @@ def backward(
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Return the gradients of hidden [N, K] and weight [V, K] in their dtype; logits are computed again, in chunks.
 
-    of_logp, of_lse, of_entropy: float32 [N]. of_weight: whether the weights' gradient is wanted. The gradient of a chunk of logits is rounded to their dtype and
-    overwrites them; that of hidden is accumulated in float32 over the chunks, in vocabulary order. With more rows than
-    one block, that of the weights is too, which takes V x K float32; within one block it is written once.
+    of_logp, of_lse, of_entropy: float32 [N]. of_weight: whether the weights' gradient is wanted.
+
+    The gradient of a chunk of logits is rounded to their dtype and overwrites them; that of hidden is accumulated in
+    float32 over the chunks, in vocabulary order. With more rows than one block, that of the weights is too, which
+    takes V x K float32; within one block it is written once.
     """
     count = hidden.shape[0]
     grad_hidden = torch.empty_like(hidden)

@@ -25,7 +25,9 @@ import triton.language as tl
 LOG2E = tl.constexpr(1.4426950408889634)
 LEAST = tl.constexpr(-3.4028234663852886e38)
 NEG_INF = tl.constexpr(float("-inf"))
-ASM: bool = not triton.knobs.runtime.interpret
+INTERPRETED: bool = triton.knobs.runtime.interpret
+"""Whether kernels run in Triton's interpreter, on a CPU."""
+ASM: bool = not INTERPRETED
 """Whether the one-instruction exp2 can be used: everywhere but in the interpreter."""
 
 
