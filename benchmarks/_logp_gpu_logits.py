@@ -29,6 +29,7 @@ PLANS = {
     "4x2048 w8 stages4": kernel.Plan(tile_columns=2048, warps=8, stages=4),
     "4x1024 w4 exp": kernel.Plan(asm=False),
 }
+DEFAULTS = {"4x1024 w4": kernel.DEFAULT}
 
 
 @triton.jit
@@ -204,8 +205,9 @@ def peers(record: Record) -> Iterator[tuple[str, Callable[[torch.Tensor, torch.T
         record.facts["vLLM batch-invariant log_softmax"] = f"not run: {type(error).__name__}: {error}"
 
 
-def run(record: Record, rounds: int) -> list[str]:
-    """All checks and times of this part; lines to print."""
+def run(record: Record, rounds: int, *, defaults: bool) -> list[str]:
+    """All checks and times of this part; lines to print. defaults: the default plan and the peers only."""
+    plans = DEFAULTS if defaults else PLANS
     torch.manual_seed(7)
     for dtype in (torch.bfloat16, torch.float16, torch.float32):
         for columns in (1, 2, 500, 512, 49_152, VOCABULARY, VOCABULARY - 293):
@@ -213,7 +215,7 @@ def run(record: Record, rounds: int) -> list[str]:
     record.attempt("refusals", lambda: check_refusals(record, kernel.DEFAULT))
     logits = (torch.randn(ROWS, VOCABULARY, device="cuda") * 4).bfloat16()
     ids = torch.randint(0, VOCABULARY, (ROWS,), device="cuda")
-    for name, plan in PLANS.items():
+    for name, plan in plans.items():
         record.attempt(name, lambda n=name, p=plan: check_bits(record, logits, ids, n, p))
         record.attempt(name, lambda p=plan: check_values(record, torch.bfloat16, VOCABULARY, p, rows=16))
     for dtype, columns in ((torch.float32, VOCABULARY), (torch.float16, 49_152), (torch.bfloat16, 151_643)):
@@ -222,20 +224,25 @@ def run(record: Record, rounds: int) -> list[str]:
             "bits", lambda x=x, c=columns, d=dtype: check_bits(record, x, ids[:300] % c, f"{d} V={c}", kernel.DEFAULT)
         )
     check_planted(record, logits, ids)
-    lines = _forward_times(record, logits, ids, rounds)
-    lines += _few_rows(record, logits, ids, rounds)
+    lines = _forward_times(record, logits, ids, rounds, plans)
+    if not defaults:
+        lines += _few_rows(record, logits, ids, rounds)
     return lines + _backward_times(record, logits, ids, rounds)
 
 
-def _forward_times(record: Record, logits: torch.Tensor, ids: torch.Tensor, rounds: int) -> list[str]:
+def _forward_times(
+    record: Record, logits: torch.Tensor, ids: torch.Tensor, rounds: int, plans: dict[str, kernel.Plan]
+) -> list[str]:
     target = torch.empty_like(logits)
     cases: dict[str, Case] = {"copy": lambda: target.copy_(logits)}
     for block, steps in ((1024, 4), (2048, 4), (1024, 8), (4096, 4)):
         cases[f"read {block}x{steps}"] = read_case(logits, block, steps)
     cases["torch.amax"] = lambda: logits.amax(-1)
-    for name, plan in PLANS.items():
+    for name, plan in plans.items():
         cases[f"ours {name}"] = lambda p=plan: kernel.forward(logits, ids, plan=p)
-    cases["ours 4x1024 w4 split"] = lambda: kernel.forward(logits, ids, split=True)
+    cases["ours 4x1024 w4, one program a row"] = lambda: kernel.forward(logits, ids, split=False)
+    for name in ("8x1024 w4", "4x1024 w4 stages3"):
+        cases[f"ours {name} split"] = lambda p=PLANS[name]: kernel.forward(logits, ids, plan=p, split=True)
     cases["ours 4x1024 w4 entropy"] = lambda: kernel.forward(logits, ids, entropy=True)
     with torch.no_grad():
         for name, peer in peers(record):

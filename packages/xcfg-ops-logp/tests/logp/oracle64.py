@@ -7,8 +7,9 @@ import torch
 
 def hard_logits(rows: int, columns: int, dtype: torch.dtype, device: str, seed: int = 0) -> torch.Tensor:
     """Plain, peaked, flat, -inf beside finite, one finite alone, equal maxima, large, signed zeros, in turn."""
-    x = torch.randn(rows, columns, generator=torch.Generator().manual_seed(seed + columns)) * 4
-    kind = torch.arange(rows) % 8
+    generator = torch.Generator(device=device).manual_seed(seed + columns)
+    x = torch.randn(rows, columns, generator=generator, device=device) * 4
+    kind = torch.arange(rows, device=device) % 8
     x[kind == 1, columns // 2] = 40
     x[kind == 2] *= 0.01
     x[kind == 3, 1::2] = -torch.inf
@@ -16,7 +17,7 @@ def hard_logits(rows: int, columns: int, dtype: torch.dtype, device: str, seed: 
     x[kind == 5] = x[kind == 5].clamp(max=3)
     x[kind == 6] *= 1000
     x[kind == 7] = torch.where(x[kind == 7] > 0, 0.0, -0.0)
-    return x.to(device, dtype)
+    return x.to(dtype)
 
 
 def ids_for(rows: int, columns: int, device: str) -> torch.Tensor:
