@@ -19,6 +19,13 @@ VOCABULARIES = (1, 2, 500, 512, 49_152, 151_936)
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 PARTS = ((0, 1), (1023, 1), (77, 7), (0, 128), (300, 129), (3, 1000), (512, 512), (1, 1023))
 """(first, count) of 1,024 rows: counts that are multiples of 16 and that are not, at places that are and are not."""
+
+
+def named(item: object) -> str:
+    """The id of a case: a backend's id, or the value itself."""
+    return str(getattr(item, "backend_id", item))
+
+
 LINEAR = [TORCH, BLOCKS, TILES, LIGER]
 
 
@@ -113,7 +120,7 @@ def allowed(logp: torch.Tensor, lse: torch.Tensor, dtype: torch.dtype) -> torch.
 
 
 @pytest.mark.parametrize("columns", VOCABULARIES)
-@pytest.mark.parametrize(("backend", "dtype"), [(b, d) for b in LINEAR for d in b.dtypes], ids=str)
+@pytest.mark.parametrize(("backend", "dtype"), [(b, d) for b in LINEAR for d in b.dtypes], ids=named)
 def test_head_against_float64(backend, dtype, columns):
     """Failing means that the product, the merge of its parts, or the selected logit is wrong."""
     if backend is LIGER and importlib.util.find_spec("liger_kernel") is None:
@@ -137,7 +144,7 @@ def test_tiles_that_do_not_round_are_closer():
     assert errors["logits"] > 2.0**-9
 
 
-@pytest.mark.parametrize("backend", [BLOCKS, TILES], ids=lambda item: item.backend_id)
+@pytest.mark.parametrize("backend", [BLOCKS, TILES], ids=named)
 @pytest.mark.parametrize("columns", [151_936, 151_643])
 def test_bits_of_a_row_of_the_head_do_not_know_the_batch(backend, columns):
     """Failing means that the claim of invariance is false: the number of rows or their place moves a bit."""
@@ -170,7 +177,7 @@ def test_another_tile_moves_bits_of_the_head():
     assert moved(one.lse, other.lse) + moved(one.log_total, other.log_total) > 0
 
 
-@pytest.mark.parametrize("backend", [BLOCKS, TILES], ids=lambda item: item.backend_id)
+@pytest.mark.parametrize("backend", [BLOCKS, TILES], ids=named)
 def test_gradients_of_the_head_are_as_close_as_autograd(backend):
     """Failing means an error of its own in the backward: torch on full logits rounds at the same places.
 
@@ -193,7 +200,7 @@ def test_gradients_of_the_head_are_as_close_as_autograd(backend):
         assert error <= 1.1 * other, (float(error), float(other))
 
 
-@pytest.mark.parametrize("backend", [BLOCKS, TILES], ids=lambda item: item.backend_id)
+@pytest.mark.parametrize("backend", [BLOCKS, TILES], ids=named)
 def test_memory_of_the_head_is_bounded(backend):
     """Failing means that logits of the whole vocabulary exist for more rows than a block: 2,374 MiB for these."""
     hidden, weight, ids = head(4096, 151_936, 512, torch.bfloat16)
@@ -206,7 +213,7 @@ def test_memory_of_the_head_is_bounded(backend):
     assert torch.cuda.max_memory_allocated() - before < 100 * 2**20
 
 
-@pytest.mark.parametrize("backend", LINEAR, ids=lambda item: item.backend_id)
+@pytest.mark.parametrize("backend", LINEAR, ids=named)
 def test_run_to_run(backend):
     """Failing means that two calls on the same inputs differ in a bit."""
     if backend is LIGER and importlib.util.find_spec("liger_kernel") is None:
