@@ -1,0 +1,54 @@
+"""The probe of determinism flags, against the live process."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import torch
+from xcfg.binding import DeterminismSpec, fields_of, read_determinism
+from xcfg.schema.codec import convert
+
+LIGHT = """
+import sys
+from xcfg.binding import read_determinism
+print(read_determinism({"NCCL_ALGO": "Ring", "HOME": "x"}), "torch" in sys.modules)
+"""
+
+
+def test_a_variable_that_is_not_set_is_unset():
+    """If this fails, an absent variable is not known, and every claim is refuted."""
+    found = read_determinism({"NCCL_PROTO": "Simple"})["flags"]
+    assert (found["NCCL_ALGO"], found["NCCL_PROTO"]) == ("unset", "Simple")
+
+
+def test_every_flag_of_the_contract_is_read_and_no_other():
+    """If this fails, a flag binds that nobody reads, or one is read that the contract drops."""
+    found = read_determinism({})
+    assert set(found["flags"]) == {item.path for item in fields_of(DeterminismSpec)}
+    assert None not in found["flags"].values()
+    assert convert(found["flags"], DeterminismSpec).NCCL_ALGO == "unset"
+    assert found["libraries"] == ["torch"]
+
+
+def test_switches_are_those_of_the_moment():
+    """If this fails, the probe tells what was asked for, not what is in force when a score runs."""
+    before = torch.are_deterministic_algorithms_enabled()
+    matmul = torch.backends.cuda.matmul
+    reduced = matmul.allow_bf16_reduced_precision_reduction
+    try:
+        for value in (True, False):
+            torch.use_deterministic_algorithms(value)
+            matmul.allow_bf16_reduced_precision_reduction = value
+            found = read_determinism({})["flags"]
+            assert found["deterministic_algorithms"] is found["bf16_reduced_precision_reduction"] is value
+    finally:
+        torch.use_deterministic_algorithms(before)
+        matmul.allow_bf16_reduced_precision_reduction = reduced
+
+
+def test_the_probe_imports_nothing():
+    """If this fails, a worker of another engine pays for torch, or xcfg plan does."""
+    done = subprocess.run([sys.executable, "-c", LIGHT], capture_output=True, text=True, check=True)
+    assert done.stdout.strip().endswith("'libraries': []} False")
+    assert "'NCCL_ALGO': 'Ring'" in done.stdout and "HOME" not in done.stdout
