@@ -6,7 +6,8 @@ import subprocess
 import sys
 
 import pytest
-from xcfg_ops_logp.contract import even_shards, megatron_shards, padded_size, vllm_shards
+from xcfg_ops_logp.contract import megatron_shards, vllm_shards
+from xcfg_ops_logp.contract.shards import even_shards, padded_size
 
 pytestmark = pytest.mark.engine
 SIZES = (1, 64, 500, 512, 49_152, 151_936)

@@ -11,15 +11,14 @@ from hypothesis import strategies as st
 from xcfg.errors import IdentityError, UsageError
 from xcfg_ops_logp.contract import (
     common_tiles,
-    even_shards,
     megatron_shards,
     owners,
     pad_rows,
-    padded_size,
     real_shards,
     tiled,
     vllm_shards,
 )
+from xcfg_ops_logp.contract.shards import even_shards, padded_size
 
 shard = st.tuples(st.integers(-1, 12), st.integers(-1, 12))
 maps = st.lists(shard, min_size=1, max_size=5).map(tuple)

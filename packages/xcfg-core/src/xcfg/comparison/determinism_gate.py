@@ -119,7 +119,7 @@ def _unread(sides: Sequence[str], claims: Mapping[str, Mapping[str, str]]) -> di
     values = {side: "not read" if side in sides else "read" for side in SIDES}
     why = (
         f"{_claimed(claims)} claims determinism, and a rank of {' and '.join(sides)} did not report {PATH}: a worker "
-        "that serves through xcfg.serve does; another program puts xcfg.binding.read_determinism() there"
+        "that serves through xcfg.serve does; another program puts xcfg.read_determinism() there"
     )
     return {"path": PATH, **values, "tier": Tier.SEMANTIC.value, "reason": why}
 
