@@ -186,6 +186,11 @@ def test_spellings_of_nccls_choice(one, other, equal):
     assert (NCCL_ALGO(one) == NCCL_ALGO(other)) == equal
 
 
+def test_a_choice_of_nccl_has_one_form():
+    """If this fails, the form depends on the order in which names were written."""
+    assert NCCL_ALGO("^Tree, Ring,CollnetChain") == "^collnetchain,ring,tree"
+
+
 def test_spellings_of_a_switch():
     """If this fails, `1` and `true` are two settings, or `unset` is one of them."""
     assert SWITCH("1") == SWITCH(" True") == SWITCH(True) == SWITCH(1) == "on"

@@ -120,6 +120,13 @@ def test_the_switch_that_one_side_alone_asks_for_is_declared_by_asking():
     assert paths(first, changed, options={"training": {"deterministic_algorithms": True}}) == ["NCCL_ALGO"]
 
 
+def test_a_switch_that_nobody_asks_for_binds_under_another_claim():
+    """If this fails, torch's switch differs between two sides that claim batch invariance, and nobody says so."""
+    first, second = ranks(({}, ALL)), ranks(({"deterministic_algorithms": False}, ALL))
+    both = {side: {"batch_invariant": True} for side in ("training", "rollout")}
+    assert paths(first, second, options=both) == ["deterministic_algorithms"]
+
+
 def test_a_claim_that_the_case_varies_is_the_declared_difference():
     """If this fails, `rollout.batch_invariant` cannot be measured, since it sets flags of its own side."""
     first, second = ranks(({}, ALL)), ranks(({"NCCL_ALGO": "Tree"}, ALL))
@@ -144,6 +151,7 @@ def test_who_claims_what():
             "deterministic_algorithms": "runtime_options.rollout.deterministic-algorithms",
         },
     }
+    assert not any(claims_of({"rollout.batch_invariant": False, "training.deterministic_mode": 1}, {}).values())
     assert claims_of({"gemm.deterministic_mode": True}, {"rollout": None}) == {
         side: {"deterministic_mode": "the knob gemm.deterministic_mode"} for side in ("training", "rollout")
     }

@@ -163,6 +163,7 @@ FAULTS = {
     "vocab.num_pad_rows": (12, "500 columns hold 500 ids"),
     "sharding.vocab_shard_map": (((0, 250), (251, 500)), "leaves a gap"),
     "sharding.padded_shard_map": (((0, 512),), "vocab.padded_vocab_size is 500"),
+    "vocab.org_vocab_size": (498, "tiles [0, 500), and vocab.org_vocab_size is 498"),
     "capability.tp_size": (2, "1 shards for capability.tp_size 2"),
     "gather.ignore_index": (7, "a real id of 500"),
     "transform.temperature_applied": (0.7, "transform.transform_chain []"),
@@ -179,6 +180,15 @@ def test_a_contract_that_contradicts_itself_is_compared_with_nothing(path):
         bind_logprob(base(), Stated(wrong, holder="rollout"))
     with pytest.raises(IdentityError, match="the contract of the first side"):
         bind_logprob(wrong, wrong)
+
+
+def test_what_is_no_contradiction_is_none():
+    """If this fails, an ignored id beyond the vocabulary, or a map that is not known, costs the comparison."""
+    for ignored in (-100, 500, "none"):
+        assert contract_faults(changed("gather.ignore_index", ignored)) == ()
+    assert contract_faults(LogProbContract()) == ()
+    short = changed("sharding.vocab_shard_map", ((0, 499),))
+    assert "tiles [0, 499), and vocab.org_vocab_size is 500" in contract_faults(short)[0]
 
 
 def test_overlapping_shards_give_an_id_two_owners():

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from xcfg.errors import IdentityError, UsageError
 from xcfg_ops_logp.contract import (
@@ -24,6 +24,7 @@ shard = st.tuples(st.integers(-1, 12), st.integers(-1, 12))
 maps = st.lists(shard, min_size=1, max_size=5).map(tuple)
 
 
+@example(shards=((0, 3), (3, 1)))
 @given(shards=maps)
 def test_a_map_tiles_where_every_id_has_one_owner(shards):
     """If this fails, an id that nobody owns, or that two ranks sum, passes as a vocabulary."""
