@@ -47,6 +47,30 @@ def test_switches_are_those_of_the_moment():
         matmul.allow_bf16_reduced_precision_reduction = reduced
 
 
+TF32 = """
+import torch
+from xcfg.binding import read_determinism
+matmul = torch.backends.cuda.matmul
+def tf32():
+    return read_determinism({})["flags"]["tf32"]
+found = [tf32()]
+torch.set_float32_matmul_precision("high"); found.append(tf32())
+torch.set_float32_matmul_precision("highest"); found.append(tf32())
+if hasattr(matmul, "fp32_precision"):
+    matmul.fp32_precision = "tf32"; found.append(tf32())
+    matmul.fp32_precision = "ieee"; found.append(tf32())
+print(found)
+"""
+
+
+def test_tf32_is_read_whichever_of_torchs_two_switches_set_it():
+    """If this fails, a program that uses the newer switch ends its score: torch refuses to be asked by the older."""
+    done = subprocess.run([sys.executable, "-W", "error", "-c", TF32], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-1500:]
+    expected = [False, True, False, *([True, False] if hasattr(torch.backends.cuda.matmul, "fp32_precision") else [])]
+    assert done.stdout.strip() == str(expected)
+
+
 def test_the_probe_imports_nothing():
     """If this fails, a worker of another engine pays for torch, or xcfg plan does."""
     done = subprocess.run([sys.executable, "-c", LIGHT], capture_output=True, text=True, check=True)

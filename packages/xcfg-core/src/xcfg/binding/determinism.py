@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
 from xcfg.binding.marks import Where
@@ -65,8 +65,8 @@ def read_determinism(environ: Mapping[str, str] | None = None) -> dict[str, Any]
     flags |= {
         "deterministic_algorithms": torch.are_deterministic_algorithms_enabled(),
         "deterministic_warn_only": torch.is_deterministic_algorithms_warn_only_enabled(),
-        "float32_matmul_precision": torch.get_float32_matmul_precision(),
-        "tf32": bool(matmul.allow_tf32),
+        "float32_matmul_precision": _read(torch.get_float32_matmul_precision),
+        "tf32": _tf32(torch),
         "bf16_reduced_precision_reduction": bool(matmul.allow_bf16_reduced_precision_reduction),
         "fp16_reduced_precision_reduction": bool(matmul.allow_fp16_reduced_precision_reduction),
         "cudnn_deterministic": bool(cudnn.deterministic),
@@ -80,6 +80,28 @@ def read_determinism(environ: Mapping[str, str] | None = None) -> dict[str, Any]
         NVTE: on_cuda and "transformer_engine" in sys.modules,
     }
     return {"flags": flags, "libraries": [name for name in LIBRARIES if running[name]]}
+
+
+def _tf32(torch: Any) -> bool | None:
+    """Whether matrix products on CUDA may use TF32: by the newer switch where torch has it.
+
+    Once a program has used the newer one, torch refuses to be asked by the older.
+    """
+    matmul = torch.backends.cuda.matmul
+    own = _read(lambda: matmul.fp32_precision)
+    if own is None:
+        old: bool | None = _read(lambda: bool(matmul.allow_tf32))
+        return old
+    above = _read(lambda: torch.backends.fp32_precision) if own == "none" else own
+    return bool(above == "tf32")
+
+
+def _read(ask: Callable[[], Any]) -> Any:
+    """Return what torch answers, None where it has no such switch or refuses to say: then it is not known."""
+    try:
+        return ask()
+    except (AttributeError, RuntimeError):
+        return None
 
 
 def _nccl(distributed: Any) -> bool:
