@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
 import torch
 from xcfg.binding import DeterminismSpec, fields_of, read_determinism
 from xcfg.schema.codec import convert
@@ -69,6 +70,27 @@ def test_tf32_is_read_whichever_of_torchs_two_switches_set_it():
     assert done.returncode == 0, done.stderr[-1500:]
     expected = [False, True, False, *([True, False] if hasattr(torch.backends.cuda.matmul, "fp32_precision") else [])]
     assert done.stdout.strip() == str(expected)
+
+
+@pytest.mark.parametrize(
+    ("backend", "ranks", "cuda", "runs"),
+    [
+        ("nccl", 2, True, ["nccl", "cublas", "transformer_engine", "torch"]),
+        ("cpu:gloo,cuda:nccl", 2, True, ["nccl", "cublas", "transformer_engine", "torch"]),
+        ("nccl", 1, True, ["cublas", "transformer_engine", "torch"]),
+        ("gloo", 4, False, ["torch"]),
+        (None, 1, False, ["torch"]),
+    ],
+)
+def test_a_library_counts_where_it_runs(monkeypatch, backend, ranks, cuda, runs):
+    """If this fails, a setting of a library that is only installed costs a verdict, or one that runs does not."""
+    distributed = torch.distributed
+    monkeypatch.setattr(distributed, "is_initialized", lambda: backend is not None)
+    monkeypatch.setattr(distributed, "get_world_size", lambda: ranks)
+    monkeypatch.setattr(distributed, "get_backend", lambda: backend)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: cuda)
+    monkeypatch.setitem(sys.modules, "transformer_engine", sys)
+    assert read_determinism({})["libraries"] == runs
 
 
 def test_the_probe_imports_nothing():
