@@ -24,6 +24,7 @@ import knob_pages
 import msgspec
 from xcfg import errors
 from xcfg.artifacts.layout import STATUS_PAYLOADS
+from xcfg.binding import DeterminismSpec, fields_of
 from xcfg.cli._output import Session
 from xcfg.cli.cmd_schema import documents
 from xcfg.cli.main import cli
@@ -33,6 +34,7 @@ from xcfg.plugin import provide, spec
 from xcfg.plugin.manager import PluginManager
 from xcfg.schema import arguments, attempt, doctor, experiment, kept, knobs, operators, plan, result, runtime, worker
 from xcfg.schema._base import Input, Record
+from xcfg_ops_logp.contract import LogProbContract
 
 PAGES = Path(__file__).resolve().parent.parent / "docs"
 BLOCK = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end generated -->)", re.DOTALL)
@@ -343,6 +345,28 @@ def contract_table() -> str:
     return table(("compute dtype", "threshold, nats", "source", "provenance"), rows)
 
 
+def tier_rows(kind: type[Record]) -> list[tuple[str, str, str, str]]:
+    """Return path, tier of a row, tier end to end and marks of every field of an operator contract."""
+    rows = []
+    for item in fields_of(kind):
+        marks = ["violation"] if item.violation else []
+        marks += ["global view"] if item.view else []
+        marks += [f"where {item.condition} runs"] if item.condition else []
+        rows.append((f"`{item.path}`", item.tier.value, item.end_to_end.value, ", ".join(marks)))
+    return rows
+
+
+def logprob_contract() -> str:
+    """Return the fields of LogProbContract with their tiers."""
+    return table(("field", "rows and swaps", "end to end", "marks"), tier_rows(LogProbContract))
+
+
+def determinism_flags() -> str:
+    """Return the flags that a worker reads."""
+    rows = ((path, tier, marks) for path, tier, _, marks in tier_rows(DeterminismSpec))
+    return table(("flag", "tier", "binds"), rows)
+
+
 def engine_knobs() -> str:
     """Return what became of each value of each knob, by engine, platform and runner."""
     return knob_pages.knob_rows(table)
@@ -371,6 +395,7 @@ GENERATORS: dict[str, Callable[[], str]] = {
     for item in (
         command_pages,
         contract_table,
+        determinism_flags,
         doctor_example,
         doctor_records,
         dump_columns,
@@ -384,6 +409,7 @@ GENERATORS: dict[str, Callable[[], str]] = {
         hook_records,
         hook_table,
         knob_table,
+        logprob_contract,
         schema_names,
         score_columns,
         shared_options,

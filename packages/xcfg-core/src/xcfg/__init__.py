@@ -16,7 +16,9 @@ from typing import Any
 _WHERE = {
     "StoredCase": "xcfg.flow.api",
     "StoredRun": "xcfg.flow.stored_run",
+    "bind": "xcfg.binding.verdict",
     "compare": "xcfg.flow.api",
+    "compare_contracts": "xcfg.binding.compare",
     "freeze": "xcfg.flow.api",
     "freeze_dump": "xcfg.flow.api",
     "is_run": "xcfg.flow.stored_run",
@@ -27,6 +29,7 @@ _WHERE = {
     "open_run": "xcfg.flow.api",
     "plan": "xcfg.flow.api",
     "probe": "xcfg.flow.api",
+    "read_determinism": "xcfg.binding.determinism",
     "run": "xcfg.flow.api",
     "serve": "xcfg.running.serve",
     "verify": "xcfg.flow.api",

@@ -126,6 +126,7 @@ def run_score(
                 "runner": seen["runner"],
                 "async_scheduling": seen["async_scheduling"],
                 "head_rows": dict(taken.head_rows),
+                "determinism": facts[rank]["determinism"],
                 "batch_size": size,
                 "shuffle_seed": request.shuffle_seed,
             },

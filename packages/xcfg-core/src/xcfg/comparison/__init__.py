@@ -5,6 +5,7 @@ from __future__ import annotations
 from xcfg.comparison.compare import CompareOutcome, compare
 from xcfg.comparison.coupled import coupled_changes
 from xcfg.comparison.decode_gate import decode_errors
+from xcfg.comparison.determinism_gate import determinism_differences
 from xcfg.comparison.identity_gate import identity_errors, transform_errors
 from xcfg.comparison.recheck import same_comparison
 from xcfg.comparison.tables import ScoreTable
@@ -16,6 +17,7 @@ __all__ = [
     "compare",
     "coupled_changes",
     "decode_errors",
+    "determinism_differences",
     "identity_errors",
     "same_comparison",
     "transform_errors",

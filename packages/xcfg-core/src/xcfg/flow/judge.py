@@ -14,6 +14,7 @@ from xcfg.comparison import (
     compare,
     coupled_changes,
     decode_errors,
+    determinism_differences,
     identity_errors,
     vocabulary_differences,
 )
@@ -75,7 +76,10 @@ def judge(
     outcome = _numbers(requested, actual, usable, rollout, contract, errors)
     training, other = (identity.reports.get(arm, ()) for arm in deciding)
     vocabulary = vocabulary_differences(training, other, requested.knobs)
-    return _finish(requested, actual, outcome, (status, reason), missing, vocabulary)
+    flags = determinism_differences(
+        {"training": training, "rollout": other}, requested.knobs, requested.runtime_options, set(requested.delta)
+    )
+    return _finish(requested, actual, outcome, (status, reason), missing, (vocabulary, flags))
 
 
 def deciding_arms(verdict_arm: str) -> tuple[str, str]:
@@ -182,9 +186,11 @@ def _finish(
     outcome: CompareOutcome,
     ended: tuple[Status | None, str],
     missing: Mapping[str, str],
-    vocabulary: Sequence[dict[str, object]],
+    between: tuple[Sequence[dict[str, object]], Sequence[dict[str, object]]],
 ) -> Judgement:
+    """between: what the sides differ by in the columns of the vocabulary, and in flags of determinism."""
     status, reason = ended
+    vocabulary, flags = between
     deciding = deciding_arms(requested.verdict_arm)
     tiers = {path: facts.tier for path, facts in requested.definitions.items()}
     coupled: list[dict[str, object]] = []
@@ -203,7 +209,7 @@ def _finish(
     comparison = evolve(
         outcome.comparison,
         coupled_changes=tuple(coupled),
-        undeclared_differences=(*undeclared, *vocabulary),
+        undeclared_differences=(*undeclared, *vocabulary, *flags),
         replica_disagreements=replicas,
         missing_arms=dict(missing),
     )
@@ -222,6 +228,12 @@ def _finish(
             comparison,
             status=Status.NOT_COMPARABLE.value,
             reason=f"{sums}: the sides pad the vocabulary differently and no knob of the case declares it",
+        )
+    elif flags and comparison.status in (Status.PASS.value, Status.MISMATCH.value):
+        comparison = evolve(
+            comparison,
+            status=Status.NOT_COMPARABLE.value,
+            reason="; ".join(str(item["reason"]) for item in flags[:3]),
         )
     elif alone and comparison.status in (Status.PASS.value, Status.MISMATCH.value):
         comparison = evolve(

@@ -123,7 +123,8 @@ class ScoreReport(Record):
     generators are after the request as they were before; None where nobody looked.
     mechanism: how it was scored, in words of the runtime. `vocabulary` {"policy": mask | include, "real", "padded"} is
     compared between the sides: whether columns that pad the vocabulary take part in the sums; another word than these
-    counts as a sum over other columns.
+    counts as a sum over other columns. `determinism` {"flags", "libraries"} is what xcfg.read_determinism() returns in
+    the process that scored, and is held against a claim of determinism; `serve` fills it in where the adapter did not.
     broken: the engine cannot serve another request (a sticky device error); the supervisor discards the worker.
     """
 
