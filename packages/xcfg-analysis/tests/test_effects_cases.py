@@ -250,9 +250,15 @@ def test_the_page_says_everything_once():
     )
     assert found.exit_code == 1
     shown = text(found)
-    assert shown.index("VERDICT") < shown.index("ASSESSMENT") < shown.index("CAUSE training.x") < shown.index("next")
     for word in ("exonerated", "not exercised", "not measured", "refuted by", "evidence"):
         assert word in shown
+    heads = [line.split()[0] if line[:7] in ("VERDICT", "ASSESSM") else line for line in shown.splitlines()]
+    golden = ["VERDICT", "ASSESSMENT", "LIKELY CAUSE", "WHAT IT LOOKS LIKE", "WHAT IT IS NOT", "SMALLEST CHANGE"]
+    golden += ["EVIDENCE", "NEXT"]
+    assert [line for line in heads if line.isupper()] == golden, "the order in which a tired person reads"
+    cause = shown[shown.index("LIKELY CAUSE") : shown.index("WHAT IT LOOKS LIKE")].splitlines()
+    assert cause[1].split() == ["CAUSE", "training.x", "(both):", "CAUSED_BY_BOTH_SIDES"]
+    assert shown.splitlines()[-1].strip() == found.next_command
 
 
 def test_a_baseline_without_figures_has_no_effects():

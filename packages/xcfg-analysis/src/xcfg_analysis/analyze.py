@@ -47,7 +47,7 @@ def analyze_dump(
         found = Recognised((), {}, 0.0)
     else:
         found = recognise(tokens, candidates(manager))
-    named = tuple(_finding(item, dump.table) for item in found.named)
+    named = tuple(finding(item, dump.table) for item in found.named)
     return Analysis(
         schema_version=ANALYSIS,
         conclusion=_conclusion(comparison, edge, found),
@@ -80,7 +80,8 @@ def candidates(manager: Any) -> list[Candidate]:
     return [(item.record, load_factory(item.record.factory)()) for item in manager.signatures()]
 
 
-def _finding(item: Named, table: DumpTable) -> SignatureFinding:
+def finding(item: Named, table: DumpTable) -> SignatureFinding:
+    """Return a signature that was named as it stands in a document, with tokens of `table` that show it."""
     value, low, high = item.effect
     return SignatureFinding(
         name=item.descriptor.name,
