@@ -267,3 +267,20 @@ def test_a_baseline_without_figures_has_no_effects():
     assert (found.exit_code, found.effects) == (4, ())
     assert "it crashed" in found.conclusion
     assert verdict_sums(Handmade({}, SEQUENCE, [base]), base) is None
+
+
+def test_a_pair_that_closes_what_each_alone_opens_is_the_cause():
+    """Failing means that a pure interaction reads as two settings to leave alone, and nothing to change."""
+    base, wide = row("base", BASE), 3 * BASE
+    known = {"base": BASE, "x": wide, "y": wide, "xy": HALF}
+    cases = [
+        row("x", wide, {"training.x": 1}),
+        row("y", wide, {"training.y": 1}),
+        row("xy", HALF, {"training.x": 1, "training.y": 1}),
+    ]
+    found = analyze_evidence(Handmade(known, SEQUENCE, [base, *cases]))
+    assert [(cause.knob, cause.direction) for cause in found.causes] == [
+        ("training.x + training.y", "narrows"),
+        ("training.x", "widens"),
+        ("training.y", "widens"),
+    ]
