@@ -176,6 +176,6 @@ def test_the_page_of_a_run_of_profiles_speaks_of_production(run, capsys):
     code = main(["analyze", run, "--json"])
     document = json.loads(capsys.readouterr().out)
     assert (code, document["ladder_level"]) == (0, "L1")
-    assert document["conclusion"].startswith(
-        "A run of profiles: its baseline is A0, both sides aligned; production, A5, PASS."
-    )
+    assert document["conclusion"].startswith("The verdict is production's (A5); each case is held against A0")
+    assert document["evidence"]["production"] != document["evidence"]["baseline"]
+    assert len(document["rules"]["interpretation"]) == 5 and len(document["rules"]["decisions"]) == 6
