@@ -88,10 +88,10 @@ def tempered(runs, planted, tmp_path_factory):
     """A temperature of 0.7 in the training operator: first a grid that cannot cure it, then one that can."""
     folder = tmp_path_factory.mktemp("tempered")
     first = runs.write_experiment(folder, **runs.TEMPERED)
-    xcfg.run(first, plugins=planted, output_root=folder / "runs")
+    xcfg.run(first, plugins=planted, output_root=folder / "runs", columns=("entropy",))
     before = analyze_run(folder / "runs" / "tempered", plugins=planted)
     grown = runs.TEMPERED | {"interventions": [*runs.TEMPERED["interventions"], runs.CURED]}
-    xcfg.run(runs.write_experiment(folder, **grown), plugins=planted, output_root=folder / "runs")
+    xcfg.run(runs.write_experiment(folder, **grown), plugins=planted, output_root=folder / "runs", columns=("entropy",))
     return before, analyze_run(folder / "runs" / "tempered", plugins=planted), folder / "runs" / "tempered"
 
 

@@ -96,7 +96,7 @@ def _cause(word: str, cause: Cause) -> Iterator[str]:
 
 def _looks(found: Analysis) -> Iterator[str]:
     for item in found.signatures:
-        yield from wrapped(item.name, _sized(item))
+        yield from wrapped("SIGNATURE", f"{item.name}: {_sized(item)}")
         yield from wrapped("", f"what: {item.says} {item.where}", indent=13)
         yield from wrapped("", f"fix: {item.fix}", indent=13)
         yield from wrapped("", f"refuted by: {item.refuted_by}", indent=13)
