@@ -78,7 +78,7 @@ def test_one_cause_with_its_signature_and_its_cure(tempered):
     assert "refuted by:" in cause and "evidence:" in cause
     smallest = section(page, "SMALLEST CHANGE")
     assert smallest.startswith("level L3: One local change is enough") and "change of its gap is shown" in smallest
-    assert "enough operators.selected_logprob.training may differ batch.size, training.attention_backend" in smallest
+    assert "What may stay different: batch.size, training.attention_backend." in smallest
     assert "decision 1:" in section(page, "RULES THAT HOLD")
     assert after.rules.level.level == after.ladder_level == "L3"
     assert after.next_command.startswith("xcfg minimize ") and "--objective explained" in after.next_command
@@ -91,14 +91,16 @@ def test_the_fault_is_recognised_from_the_scores_of_the_run(tempered, grid, mana
     before, _, _ = tempered
     (named,) = [item for item in before.signatures if item.name == "temperature"]
     assert named.confidence > 0.99 and named.explained > 0.9 and named.evidence[0].training != named.evidence[0].rollout
-    assert named.parameters["temperature_training_over_rollout"] == pytest.approx(0.7, rel=0.1)
+    assert 0.65 < named.parameters["temperature_training_over_rollout"] < 0.8, (
+        "linear in its size: 0.7 comes out as 0.77"
+    )
     shown = section(text(before), "WHAT IT LOOKS LIKE")
     assert shown.startswith("SIGNATURE temperature: confidence") and "refuted by:" in shown and "fix:" in shown
-    assert "It looks like temperature" in before.conclusion
+    assert "it looks like temperature" in before.conclusion
     assert "temperature" in {item.name for item in analyze_run(grid, plugins=manager).insufficient_data}
 
 
-def test_two_changes_that_are_needed_together(opposed, planted):
+def test_two_changes_that_are_needed_together(opposed, planted, capsys):
     found = analyze_run(opposed, plugins=planted)
     page = text(found)
     pair = ("operators.selected_logprob.rollout", "operators.selected_logprob.training")
@@ -106,12 +108,15 @@ def test_two_changes_that_are_needed_together(opposed, planted):
     assert "No single change is enough, and together these are" in section(page, "SMALLEST CHANGE")
     assert "INTERACTION" in section(page, "EVIDENCE")
     check_parses(found.next_command)
+    main(["gate", str(opposed), "--json"])
+    assert json.loads(capsys.readouterr().out)["ladder_level"] == found.ladder_level, "one ladder for both"
 
 
-def test_the_next_command_is_executed_and_does_what_it_says(tempered, planted, tmp_path, monkeypatch, capsys):
+@pytest.mark.usefixtures("planted")
+def test_the_next_command_is_executed_and_does_what_it_says(tempered, monkeypatch, capsys):
     """Failing means that a tired person pastes the last line of a page and gets an error."""
-    monkeypatch.chdir(tmp_path)
-    _, after, _ = tempered
+    _, after, folder = tempered
+    monkeypatch.chdir(folder.parent.parent)
     check_parses(after.next_command)
     assert main(shlex.split(after.next_command)[1:]) == 1
     assert "operators.selected_logprob.training" in capsys.readouterr().out
@@ -126,17 +131,18 @@ def test_every_next_command_parses(grid, manager, monkeypatch, tmp_path):
         evidence.__dict__["cube"] = edit(evidence.cube)
         looked = look_at(evidence)
         check_parses(looked.analysis.next_command)
-        return looked
+        check_parses(looked.seen_from(tmp_path).next_command)
+        return looked.analysis, looked.following(tmp_path)
 
-    assert forced(lambda cube: cube).next.changes is None
-    gone = forced(lambda cube: evolve(cube, missing=("a",)))
-    assert gone.next.changes == {} and "1 planned cases have no valid attempt" in gone.next.step
-    cases = forced(lambda cube: evolve(cube, rows=tuple(row for row in cube.rows if row.role == "case")))
-    assert cases.next.changes == {"controls": {"repeats": 1, "fresh_processes": 2, "shuffled": 1}}
-    none = forced(lambda cube: evolve(cube, rows=cube.rows[1:]))
-    assert none.analysis.status == "CANCELLED" and none.analysis.next_command.startswith("xcfg verify ")
-    two = forced(lambda cube: evolve(cube, others=("a/b",)))
-    assert "--runtimes torch/torch" in two.analysis.next_command
+    assert forced(lambda cube: cube)[1].changes is None
+    _, gone = forced(lambda cube: evolve(cube, missing=("a",)))
+    assert gone.changes == {} and "1 planned cases have no valid attempt" in gone.step
+    _, alone = forced(lambda cube: evolve(cube, rows=tuple(row for row in cube.rows if row.role == "case")))
+    assert alone.changes == {"controls": {"repeats": 1, "fresh_processes": 2, "shuffled": 1}}
+    none, step = forced(lambda cube: evolve(cube, rows=cube.rows[1:]))
+    assert none.status == "CANCELLED" and step.command == f"xcfg verify {shlex.quote(str(grid))}"
+    two, _ = forced(lambda cube: evolve(cube, others=("a/b",)))
+    assert two.next_command.startswith("xcfg gate runs/grid ") and "--runtimes torch/torch" in two.next_command
 
 
 def test_the_experiment_to_run_next_is_the_same_with_more(grid, tmp_path, monkeypatch, capsys):
@@ -156,3 +162,17 @@ def test_the_experiment_to_run_next_is_the_same_with_more(grid, tmp_path, monkey
     assert "exists" in capsys.readouterr().err
     assert main(["analyze", str(grid), "--next", "other.json"]) == 2
     assert "the next step is no run of this experiment" in capsys.readouterr().err
+
+
+def test_raw_logits_of_both_sides_are_no_pass(runs, planted, tmp_path, monkeypatch, capsys):
+    """Both sides forgot the softmax, and agree: INVALID_ARTIFACT, exit 3, and a page that says so."""
+    monkeypatch.chdir(tmp_path)
+    raw = {"rollout": "planted.raw_logit", "training": "planted.raw_logit"}
+    changes = {"interventions": [], "operators": {"selected_logprob": raw}, "controls": {"reference": False}}
+    file = runs.write_experiment(tmp_path, experiment_id="raw", **changes)
+    summary = xcfg.run(file, plugins=planted, output_root=tmp_path / "runs")
+    assert (summary.cases[0].status, summary.exit_code) == ("INVALID_ARTIFACT", 3)
+    assert main(["analyze", "runs/raw"]) == 3
+    page = capsys.readouterr().out
+    assert "raw logits?" in page and "VERDICT    INVALID_ARTIFACT" in page
+    check_parses(page.splitlines()[-1].strip())

@@ -60,7 +60,8 @@ def test_controls_are_reported_apart(found):
         assert value == max(item.gap[name] for item in kinds.values() if item.gap)
 
 
-def test_the_command_prints_the_verdict_first(grid, found, capsys):
+def test_the_command_prints_the_verdict_first(grid, found, capsys, monkeypatch):
+    monkeypatch.chdir(grid.parent.parent)
     assert main(["analyze", str(grid)]) == found.exit_code
     lines = capsys.readouterr().out.splitlines()
     assert lines[1].startswith("VERDICT")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from xcfg_analysis.floors.floors import INVALID, floors, resolution
 from xcfg_analysis.page.causes import Said, is_excess, say
 from xcfg_analysis.page.conclusion import conclusion
 from xcfg_analysis.page.looks import looks_like
-from xcfg_analysis.page.next_step import Next, next_step
+from xcfg_analysis.page.next_step import Next, home_of, next_step
 from xcfg_analysis.page.production import introduced, production_row, production_status
 from xcfg_analysis.rules.conclude import conclude
 from xcfg_analysis.rules.downstream import Series
@@ -50,10 +51,14 @@ def analyze_evidence(evidence: Evidence, series: Series | None = None) -> Analys
 
 @dataclass(frozen=True)
 class Looked:
-    """An analysis, and the step that it names with what the experiment would gain."""
+    """An analysis, whose next command works beside the folder of runs; following: the next step from another folder."""
 
     analysis: Analysis
-    next: Next
+    following: Callable[[Path], Next]
+
+    def seen_from(self, here: Path) -> Analysis:
+        """Return the analysis with a next command that works in the folder `here`."""
+        return codec.evolve(self.analysis, next_command=self.following(here).command)
 
 
 def look_at(evidence: Evidence, series: Series | None = None) -> Looked:
@@ -79,7 +84,8 @@ def look_at(evidence: Evidence, series: Series | None = None) -> Looked:
     edge = judged.edges.get(judged.verdict_edge)
     assessed = judged.assessment
     looks = looks_like(evidence, judged, evidence.plugins)
-    step = next_step(evidence, baseline, found, said, points)
+    following = partial(next_step, evidence, baseline, found, said, points)
+    step = following(home_of(evidence))
     analysis = Analysis(
         schema_version=ANALYSIS,
         conclusion=introduced(points)
@@ -126,7 +132,7 @@ def look_at(evidence: Evidence, series: Series | None = None) -> Looked:
         swaps=_swaps(evidence, limits.get("mean_sq", 0.0)),
         rules=rules,
     )
-    return Looked(analysis, step)
+    return Looked(analysis, following)
 
 
 def _narrowed(found: Sequence[Effect]) -> dict[str, bool]:
@@ -143,7 +149,8 @@ def _without_figures(evidence: Evidence, baseline: Row | None, rules: Findings) 
     cube = evidence.cube
     status = baseline.status if baseline is not None else Status.CANCELLED.value
     why = (baseline.reason or baseline.status) if baseline is not None else "the baseline has no valid attempt"
-    step = next_step(evidence, None, (), None, find_points(cube))
+    following = partial(next_step, evidence, None, (), None, find_points(cube))
+    step = following(home_of(evidence))
     analysis = Analysis(
         schema_version=ANALYSIS,
         conclusion=f"Nothing was compared: {why}.",
@@ -162,7 +169,7 @@ def _without_figures(evidence: Evidence, baseline: Row | None, rules: Findings) 
         evidence=_names(evidence, baseline),
         rules=rules,
     )
-    return Looked(analysis, step)
+    return Looked(analysis, following)
 
 
 def _names(evidence: Evidence, baseline: Row | None, production: Row | None = None) -> dict[str, str]:

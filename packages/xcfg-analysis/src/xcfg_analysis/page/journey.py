@@ -35,11 +35,12 @@ def analyze_folder(
         store(evidence, looked.analysis)
     except XcfgError as error:  # somebody else's run, on a disk that takes nothing
         not_kept = error.message
+    step = looked.following(Path.cwd())
     if following is not None:
-        if looked.next.changes is None:
+        if step.changes is None:
             raise UsageError(
                 f"there is nothing to write to {str(following)!r}: the next step is no run of this experiment",
-                hint=f"It is: {looked.next.step}: {looked.next.command}",
+                hint=f"It is: {step.step}: {step.command}",
             )
-        write_next(following, evidence, looked.next.changes)
-    return looked.analysis, not_kept
+        write_next(following, evidence, step.changes)
+    return looked.seen_from(Path.cwd()), not_kept

@@ -39,20 +39,23 @@ class Next:
 
 
 def next_step(
-    evidence: Evidence, baseline: Row | None, floors: Sequence[Floor], said: Said | None, points: Points
+    evidence: Evidence, baseline: Row | None, floors: Sequence[Floor], said: Said | None, points: Points, here: Path
 ) -> Next:
-    """Return what to do next. baseline: the row with figures; None, and said None, where there is none."""
-    cube, place = evidence.cube, place_of(evidence)
+    """Return what to do next. baseline: the row with figures; None, and said None, where there is none.
+
+    here: the folder in which the command is to work.
+    """
+    cube, place = evidence.cube, place_of(evidence, here)
     least = evidence.run.contract.assessment.min_sequences
     if cube.missing:
-        return _run(evidence, f"{len(cube.missing)} planned cases have no valid attempt: go on with the run", {})
+        return _run(evidence, here, f"{len(cube.missing)} planned cases have no valid attempt: go on with the run", {})
     if baseline is None or said is None:
         return Next("see which files of the run are whole, and why the baseline has no figures", f"xcfg verify {place}")
     if evidence.sequences < least:
         why = f"{evidence.sequences} sequences give no interval: freeze {least} at least, and run again"
         return Next(why, NEW_TOKENS)
     if points.profiles:
-        return _of_profiles(evidence, points, place)
+        return _of_profiles(evidence, points, here)
     narrowing = [cause for cause in said.causes if cause.direction == "narrows"]
     failing = baseline.status == Status.MISMATCH.value
     if narrowing and (failing or is_excess(baseline)):
@@ -60,10 +63,10 @@ def next_step(
         why = f"find the smallest set that is enough for {objective!r} among the cases that were run"
         return Next(why, f"xcfg minimize {place} --objective {objective}{_pair(evidence)}")
     if is_excess(baseline):
-        return _without_cause(evidence, baseline, place)
+        return _without_cause(evidence, baseline, here)
     if not any(item.status == MEASURED for item in floors):
         why = "add controls: without one nothing can be exonerated by an interval"
-        return _run(evidence, why, {"controls": CONTROLS})
+        return _run(evidence, here, why, {"controls": CONTROLS})
     if said.lists["not_exercised"]:
         idle = ", ".join(said.lists["not_exercised"])
         return Next(f"freeze more or longer sequences, so that {idle} has something to do", NEW_TOKENS)
@@ -74,21 +77,21 @@ def next_step(
     return Next("look at every case", f"xcfg cube {place}{_pair(evidence)}")
 
 
-def _of_profiles(evidence: Evidence, points: Points, place: str) -> Next:
+def _of_profiles(evidence: Evidence, points: Points, here: Path) -> Next:
     if not why_no_pairs(points) and not points.pairs:
-        return _run(evidence, "every class passes alone and production fails: run the pairs of classes (A4)", {})
+        return _run(evidence, here, "every class passes alone and production fails: run the pairs of classes (A4)", {})
     if points.production is None:
-        return _run(evidence, "production (A5) was not run: run every point of the profiles", {})
-    return Next("look at every point of the profiles", f"xcfg cube {place}{_pair(evidence)}")
+        return _run(evidence, here, "production (A5) was not run: run every point of the profiles", {})
+    return Next("look at every point of the profiles", f"xcfg cube {place_of(evidence, here)}{_pair(evidence)}")
 
 
-def _without_cause(evidence: Evidence, baseline: Row, place: str) -> Next:
+def _without_cause(evidence: Evidence, baseline: Row, here: Path) -> Next:
     """Return the step where the gap is too wide and nothing that was varied narrows it."""
     varied = {key for row in evidence.cube.cases for key in row.delta}
     asked = [item for item in SWAPS if item["path"] not in varied and not _has_already(baseline, item)]
     if asked:
         why = "put the reference operator and float32 in on one side at a time: which side leaves the reference?"
-        return _run(evidence, why, {"interventions": asked})
+        return _run(evidence, here, why, {"interventions": asked})
     word = baseline.assessment.assessment if baseline.assessment is not None else Assessment.NO_REFERENCE.value
     why = f"{word}, and neither operators nor dtypes account for it: vary what the experiment leaves alone"
     return Next(why, "xcfg knobs list")
@@ -99,20 +102,24 @@ def _has_already(baseline: Row, item: Mapping[str, Any]) -> bool:
     return cell is not None and cell.requested in item["values"]
 
 
-def _run(evidence: Evidence, why: str, changes: Mapping[str, Any]) -> Next:
+def _run(evidence: Evidence, here: Path, why: str, changes: Mapping[str, Any]) -> Next:
     """Return a step that runs the experiment again, with `changes`."""
     name = shlex.quote(f"{evidence.cube.experiment_id}-next.json")
-    write = f"xcfg analyze {place_of(evidence)} --next {name}{_pair(evidence)}"
-    return Next(why, f"{write}; xcfg run {name}{_options(evidence)}", changes)
+    write = f"xcfg analyze {place_of(evidence, here)} --next {name}{_pair(evidence)}"
+    return Next(why, f"{write}; xcfg run {name}{_options(evidence, here)}", changes)
 
 
-def place_of(evidence: Evidence) -> str:
-    """Return the run's folder as a word of a command: relative to where we are, where it lies below."""
-    return shlex.quote(_shown(evidence.run.folder))
+def place_of(evidence: Evidence, here: Path) -> str:
+    """Return the run's folder as a word of a command: relative to `here`, where it lies below."""
+    return shlex.quote(_shown(evidence.run.folder, here))
 
 
-def _shown(path: Path) -> str:
-    here = Path.cwd()
+def home_of(evidence: Evidence) -> Path:
+    """Return the folder in which `runs/<experiment>` is this run: what is stored depends on no other place."""
+    return Path(evidence.run.folder.parent.parent)
+
+
+def _shown(path: Path, here: Path) -> str:
     return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
 
 
@@ -122,7 +129,7 @@ def _pair(evidence: Evidence) -> str:
     return f" --runtimes {both['rollout']}/{both['training']}" if evidence.cube.others else ""
 
 
-def _options(evidence: Evidence) -> str:
+def _options(evidence: Evidence, here: Path) -> str:
     both = evidence.cube.runtimes
     words = [] if set(both.values()) == {"torch"} else [f"--{side} {name}" for side, name in sorted(both.items())]
     row = evidence.cube.baseline
@@ -130,6 +137,6 @@ def _options(evidence: Evidence) -> str:
         ranks = max(1, len(row.arms[arm].processes)) if row is not None and arm in row.arms else 1
         if row is not None and row.devices.get(side, "").startswith("cuda"):
             words.append(f"--{side}-devices {','.join(f'cuda:{rank}' for rank in range(ranks))}")
-    root = _shown(evidence.run.folder.parent)
+    root = _shown(evidence.run.folder.parent, here)
     words += [] if root == "runs" else [f"--output-root {shlex.quote(root)}"]
     return "".join(f" {word}" for word in words)

@@ -97,7 +97,7 @@ def _cause(word: str, cause: Cause) -> Iterator[str]:
 def _looks(found: Analysis) -> Iterator[str]:
     for item in found.signatures:
         yield from wrapped("SIGNATURE", f"{item.name}: {_sized(item)}")
-        yield from wrapped("", f"what: {item.says} {item.where}", indent=13)
+        yield from wrapped("", f"what: {item.says}; {item.where}", indent=13)
         yield from wrapped("", f"fix: {item.fix}", indent=13)
         yield from wrapped("", f"refuted by: {item.refuted_by}", indent=13)
     if found.fitted_tokens and not found.signatures:
@@ -131,10 +131,6 @@ def _smallest(found: Analysis) -> Iterator[str]:
         return
     level = found.rules.level
     yield from wrapped("level", f"{level.level or 'none'}: {level.text}")
-    for names in found.minimal_sets:
-        yield from wrapped("enough", " + ".join(names))
-    if found.minimal_sets:
-        yield from wrapped("may differ", ", ".join(found.left_enabled) or "nothing else that was varied")
     yield from wrapped("do", level.action)
 
 

@@ -1,4 +1,4 @@
-"""Backends of selected_logprob with a known fault: noise that the call seeds, a temperature, a shift in one dtype."""
+"""Backends of selected_logprob with a known fault: noise that the call seeds, a temperature, a shift, no softmax."""
 
 from __future__ import annotations
 
@@ -29,6 +29,12 @@ def xcfg_operator_backends():
             backend_id="planted.shift_in_float32",
             summary="log-softmax, and 0.2 nats less where the logits are float32",
             factory="planted_operators:shifted",
+        ),
+        OperatorBackendDescriptor(
+            operation="selected_logprob",
+            backend_id="planted.raw_logit",
+            summary="the logit of the token, without a softmax",
+            factory="planted_operators:raw",
         ),
     )
 
@@ -64,3 +70,7 @@ def shifted():
         return _selected(logits, selected) - (0.2 if logits.dtype == torch.float32 else 0.0)
 
     return operator
+
+
+def raw():
+    return lambda logits, selected: logits.float().gather(-1, selected.unsqueeze(-1)).squeeze(-1)
