@@ -32,7 +32,22 @@ from xcfg.contract import load_contract
 from xcfg.dumps import columns
 from xcfg.plugin import provide, spec
 from xcfg.plugin.manager import PluginManager
-from xcfg.schema import arguments, attempt, doctor, experiment, kept, knobs, operators, plan, result, runtime, worker
+from xcfg.schema import (
+    analysis,
+    arguments,
+    attempt,
+    cube,
+    doctor,
+    experiment,
+    kept,
+    knobs,
+    operators,
+    plan,
+    result,
+    rules,
+    runtime,
+    worker,
+)
 from xcfg.schema._base import Input, Record
 from xcfg_ops_logp.contract import LogProbContract
 
@@ -324,6 +339,29 @@ def store_records() -> str:
     return "\n".join(struct(kind) for kind in kinds)
 
 
+def cube_records() -> str:
+    """Return the documents of `xcfg cube`."""
+    kinds = (cube.Cube, cube.Row, cube.AxisCell, cube.ArmCell, cube.Pivot)
+    return "\n".join(struct(kind) for kind in kinds)
+
+
+def analysis_records() -> str:
+    """Return the document of `xcfg analyze` and `xcfg minimize`."""
+    kinds = (
+        analysis.Analysis,
+        analysis.Cause,
+        analysis.Effect,
+        analysis.Interaction,
+        analysis.Floor,
+        analysis.SignatureFinding,
+        rules.Findings,
+        rules.Level,
+        rules.Conclusion,
+        rules.Severity,
+    )
+    return "\n".join(struct(kind) for kind in kinds)
+
+
 def store_payloads() -> str:
     """Return which files an attempt of each status must and must not hold."""
     rows = [
@@ -415,6 +453,8 @@ GENERATORS: dict[str, Callable[[], str]] = {
         shared_options,
         store_payloads,
         store_records,
+        cube_records,
+        analysis_records,
         worker_records,
     )
 }

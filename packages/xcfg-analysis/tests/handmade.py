@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -96,8 +97,27 @@ class Handmade:
             contract=load_contract(),
             experiment=self.cube.experiment,
             revision=SimpleNamespace(experiment_digest="0" * 64),
+            rollout=self._rollout(),
+            folder=Path.cwd() / "runs" / "handmade",
         )
-        self.plugins = SimpleNamespace(commands=tuple)
+        self.plugins = SimpleNamespace(commands=tuple, signatures=tuple)
+
+    def _rollout(self):
+        count = np.bincount(self.sequence)
+        starts = np.concatenate(([0], np.cumsum(count)))
+        return SimpleNamespace(
+            offsets=starts,
+            token_ids=np.arange(len(self.sequence)),
+            tensors={
+                "weight_version": np.zeros(len(self.sequence), dtype=np.int32),
+                "position_ids": np.arange(len(self.sequence)) - np.repeat(starts[:-1], count),
+            },
+            manifest=SimpleNamespace(sequences=[SimpleNamespace(request_id=str(at)) for at in range(len(count))]),
+        )
+
+    def columns(self, item, arm):
+        """No optional column."""
+        return {}
 
     def difference(self, item, name):
         d = self.differences.get(item.case_id) if name else None

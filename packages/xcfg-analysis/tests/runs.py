@@ -54,3 +54,22 @@ TEMPERED = {
 }
 CURED = {"path": "operators.selected_logprob.training", "values": ["native"]}
 """The intervention that takes the fault of TEMPERED away."""
+
+OPPOSED = {
+    "experiment_id": "opposed",
+    "strategy": "pairwise",
+    "pairwise_paths": [["operators.selected_logprob.training", "operators.selected_logprob.rollout"]],
+    "interventions": [
+        {"path": "operators.selected_logprob.training", "values": ["native"]},
+        {"path": "operators.selected_logprob.rollout", "values": ["native"]},
+        {"path": "batch.size", "values": [2]},
+    ],
+    "operators": {
+        "selected_logprob": {
+            "training": {"backend": "planted.tempered", "options": {"temperature": 0.7}},
+            "rollout": {"backend": "planted.tempered", "options": {"temperature": 1.4}},
+        }
+    },
+    "controls": {"repeats": 1},
+}
+"""A fault on each side, in opposite directions: neither cure is enough alone, both together are."""

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 
+import jsonschema
 import numpy as np
 import pyarrow.parquet
 import pytest
@@ -184,3 +185,24 @@ def test_an_altered_score_is_no_row(grid, tmp_path, manager):
     (copy / "plan.jsonl").write_text("{}\n")
     with pytest.raises(ArtifactError, match="no whole revision"):
         xcfg.open_run(copy)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("cube", ("cube",)),
+        ("pivot", ("cube", "--pivot", "training.compute_dtype", "training.attention_backend")),
+        ("analysis", ("analyze",)),
+    ],
+)
+def test_what_is_printed_is_what_the_schema_says(grid, capsys, name, words):
+    """Failing means that a program which reads the document by its published schema reads it wrong."""
+    assert main(["schema", name, "--json"]) == 0
+    schema = json.loads(capsys.readouterr().out)
+    jsonschema.Draft202012Validator.check_schema(schema)
+    main([words[0], str(grid), *words[1:], "--json"])
+    document = json.loads(capsys.readouterr().out)
+    jsonschema.validate(document, schema)
+    assert document["schema_version"] == f"xcfg.{name}.v1"
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(document | {"schema_version": "xcfg.other.v1"}, schema)

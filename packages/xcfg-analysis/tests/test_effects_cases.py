@@ -250,9 +250,15 @@ def test_the_page_says_everything_once():
     )
     assert found.exit_code == 1
     shown = text(found)
-    assert shown.index("VERDICT") < shown.index("ASSESSMENT") < shown.index("CAUSE training.x") < shown.index("next")
     for word in ("exonerated", "not exercised", "not measured", "refuted by", "evidence"):
         assert word in shown
+    heads = [line.split()[0] if line[:7] in ("VERDICT", "ASSESSM") else line for line in shown.splitlines()]
+    golden = ["VERDICT", "ASSESSMENT", "LIKELY CAUSE", "WHAT IT LOOKS LIKE", "WHAT IT IS NOT", "SMALLEST CHANGE"]
+    golden += ["EVIDENCE", "NEXT"]
+    assert [line for line in heads if line.isupper()] == golden, "the order in which a tired person reads"
+    cause = shown[shown.index("LIKELY CAUSE") : shown.index("WHAT IT LOOKS LIKE")].splitlines()
+    assert cause[1].split() == ["CAUSE", "training.x", "(both):", "CAUSED_BY_BOTH_SIDES"]
+    assert shown.splitlines()[-1].strip() == found.next_command
 
 
 def test_a_baseline_without_figures_has_no_effects():
@@ -261,3 +267,20 @@ def test_a_baseline_without_figures_has_no_effects():
     assert (found.exit_code, found.effects) == (4, ())
     assert "it crashed" in found.conclusion
     assert verdict_sums(Handmade({}, SEQUENCE, [base]), base) is None
+
+
+def test_a_pair_that_closes_what_each_alone_opens_is_the_cause():
+    """Failing means that a pure interaction reads as two settings to leave alone, and nothing to change."""
+    base, wide = row("base", BASE), 3 * BASE
+    known = {"base": BASE, "x": wide, "y": wide, "xy": HALF}
+    cases = [
+        row("x", wide, {"training.x": 1}),
+        row("y", wide, {"training.y": 1}),
+        row("xy", HALF, {"training.x": 1, "training.y": 1}),
+    ]
+    found = analyze_evidence(Handmade(known, SEQUENCE, [base, *cases]))
+    assert [(cause.knob, cause.direction) for cause in found.causes] == [
+        ("training.x + training.y", "narrows"),
+        ("training.x", "widens"),
+        ("training.y", "widens"),
+    ]

@@ -106,6 +106,11 @@ class Evidence:
             self._scores[place] = None if columns is None else columns["selected_logprob"].astype(np.float64)
         return self._scores[place]
 
+    def columns(self, row: Row, arm: str) -> dict[str, NDArray[Any]] | None:
+        """Return every column [T] of the score of an arm of a row; None where it has none. Not kept in memory."""
+        found: dict[str, NDArray[Any]] | None = self._cases[row.case_id].score(arm) if arm in row.arms else None
+        return found
+
     # --- rows ---------------------------------------------------------------------------------------------
 
     @cached_property

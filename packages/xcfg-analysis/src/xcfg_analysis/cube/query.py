@@ -8,12 +8,11 @@ from typing import Any
 
 from xcfg.errors import NothingSelectedError, UnknownNameError, UsageError, did_you_mean
 from xcfg.schema import codec
-from xcfg.schema._base import Record
+from xcfg.schema.cube import PIVOT, Pivot
 from xcfg.schema.result import EdgeResult
 
 from xcfg_analysis.cube.rows import Cube, Row
 
-PIVOT = "xcfg.pivot.v1"
 OWN = ("role", "status", "label", "assessment")
 """What a row can be asked for beside its axes."""
 EDGE_FIGURES = tuple(
@@ -23,21 +22,6 @@ EDGE_FIGURES = tuple(
     and not name.startswith("by_")
 )
 """Figures of an edge that are one number."""
-
-
-class Pivot(Record):
-    """One figure over two axes. cells: by row value, then column value; None where no case has both values.
-
-    Only cases that change nothing but these two axes are in it: any other case would put a second number in a cell.
-    """
-
-    schema_version: str
-    rows: str
-    columns: str
-    figure: str
-    row_values: tuple[Any, ...]
-    column_values: tuple[Any, ...]
-    cells: tuple[tuple[Any, ...], ...]
 
 
 def parse_where(words: Sequence[str]) -> dict[str, tuple[Any, ...]]:

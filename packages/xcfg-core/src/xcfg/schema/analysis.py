@@ -7,6 +7,7 @@ from typing import Any
 from xcfg.schema._base import Record
 from xcfg.schema.minimization import Minimization
 from xcfg.schema.result import AssessmentResult, Interval
+from xcfg.schema.rules import Findings
 
 ANALYSIS = "xcfg.analysis.v1"
 OUTCOMES = {
@@ -184,7 +185,11 @@ class Analysis(Record):
     knobs that move their side while no change of the gap was shown. outside: what no declared knob explains.
     swaps: one entry per operation and backend that a case puts in the place of native, on one side or on both.
     resolution: quantity -> the largest floor, empty without a control. evidence: experiment digest, baseline case and
-    attempt. families: how many tests each correction was made over.
+    attempt. families: how many tests each correction was made over. rules: the alignment ladder, whose level is
+    `ladder_level`, the interpretation and decision rules, and how severe the downstream series say it is.
+    minimal_sets, left_enabled: of the cases that were run, by the threshold, where production fails.
+    next_step: in words, what to do and why; next_command: a command of this machine that can be pasted, or empty.
+    signatures, fitted_tokens, insufficient_data: of the verdict's edge of the production point.
     """
 
     schema_version: str
@@ -231,3 +236,5 @@ class Analysis(Record):
     refuted_by: str = ""
     swaps: tuple[Cause, ...] = ()
     minimization: Minimization | None = None
+    rules: Findings | None = None
+    next_step: str = ""
