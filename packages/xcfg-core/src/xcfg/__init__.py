@@ -27,6 +27,7 @@ _WHERE = {
     "open_run": "xcfg.flow.api",
     "plan": "xcfg.flow.api",
     "probe": "xcfg.flow.api",
+    "probing": "xcfg.flow.api",
     "run": "xcfg.flow.api",
     "serve": "xcfg.running.serve",
     "verify": "xcfg.flow.api",

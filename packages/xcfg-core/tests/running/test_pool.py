@@ -179,6 +179,16 @@ def test_order_puts_fresh_processes_last_among_equals():
     assert order(items) == ["t1", "t1*", "t2"]
 
 
+def test_order_begins_with_the_worker_that_lives():
+    """Failing means that an engine of the last run is ended by the first score of this one, and built again."""
+    items = [item("training", "1"), item("rollout", "1"), item("rollout", "2"), item("training", "1")]
+    ordered = order_scores(items, lambda entry: entry, {items[2].key})
+    assert [label(entry) for entry in ordered] == ["r2", "t1", "t1", "r1"]
+    crowded = [item(side, "1", "cuda:0") for side in ("training", "rollout")]
+    first, _ = order_scores(crowded, lambda entry: entry, {crowded[1].key})
+    assert first.spec.side == "rollout"
+
+
 def test_a_bare_device_type_overlaps_every_device():
     assert item("training", "1", "cuda").overlaps(item("rollout", "1", "cuda:3"))
     assert not item("training", "1", "cuda:0").overlaps(item("rollout", "1", "cuda:3"))
