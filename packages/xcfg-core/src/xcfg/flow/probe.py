@@ -12,6 +12,7 @@ from xcfg.flow.inputs import load_inputs
 from xcfg.flow.options import RunOptions
 from xcfg.flow.run import describe, run_loaded
 from xcfg.plugin.manager import PluginManager
+from xcfg.runtime.environment import forget_environment
 from xcfg.schema.codec import digest
 from xcfg.schema.experiment import Combination
 from xcfg.schema.summary import RunSummary
@@ -53,6 +54,10 @@ class Probe:
 
 @contextlib.contextmanager
 def probing(file: Path, manager: PluginManager, options: RunOptions) -> Iterator[Probe]:
-    """Give a Probe of the experiment in `file`; its workers end with the context."""
+    """Give a Probe of the experiment in `file`; its workers end with the context.
+
+    The scoring environment is read once: an engine that lives on is not what a source edited meanwhile would make.
+    """
+    forget_environment()
     with engines(options) as kept:
         yield Probe(file, manager, options, kept)

@@ -44,7 +44,8 @@ def run(file: Path, manager: PluginManager, options: RunOptions) -> RunSummary:
 
 def run_loaded(loaded: Loaded, manager: PluginManager, options: RunOptions, kept: Engines | None = None) -> RunSummary:
     """Run an experiment that has been loaded and planned, as `run` does. kept: engines that stay alive afterwards."""
-    forget_environment()
+    if kept is None:  # engines that live on run what was read when the first of them started
+        forget_environment()
     runtimes = choose_runtimes(loaded.experiment, manager, options)
     check_operators(loaded.experiment, manager, {side: runtimes.of(side).name for side in ("rollout", "training")})
     checkpoint = find_checkpoint(
