@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from xcfg.errors import ArtifactError
 from xcfg.schema import codec
 from xcfg.schema.names import Arm, Side
-from xcfg.schema.result import Comparison
+from xcfg.schema.result import AssessmentResult, Comparison
 
 from xcfg_analysis.cube.axes import axis_cells, definitions
 from xcfg_analysis.cube.rows import CUBE, ArmCell, Cube, Row
@@ -105,6 +105,11 @@ class Evidence:
             columns = self._cases[row.case_id].score(arm)
             self._scores[place] = None if columns is None else columns["selected_logprob"].astype(np.float64)
         return self._scores[place]
+
+    def assess_by(self, row: Row, ground: Row) -> AssessmentResult:
+        """Return the assessment of a row by the smaller of its own precision budget and that of `ground`."""
+        found: AssessmentResult = self.run.assess_by(self._cases[row.case_id], self._cases[ground.case_id])
+        return found
 
     # --- rows ---------------------------------------------------------------------------------------------
 
