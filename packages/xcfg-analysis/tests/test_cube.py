@@ -34,7 +34,7 @@ def test_every_planned_case_is_a_row_in_the_order_of_the_plan(cube, grid):
     plan = [json.loads(line) for line in (grid / "plan.jsonl").read_text().splitlines()]
     assert [row.case_id for row in cube.rows] == [line["case_id"] for line in plan]
     assert cube.baseline.label == "baseline"
-    assert {row.role for row in cube.rows} == {"case", "repeat", "fresh", "shuffled", "cold"}
+    assert {row.role for row in cube.rows} == {"case", "repeat", "fresh", "shuffled", "cold", "at_end"}
     assert only(cube, "cold 1").status == "UNSUPPORTED"
 
 

@@ -208,6 +208,36 @@ def test_a_fresh_control_of_a_used_process_is_no_floor():
     assert resolution([found]) == {}
 
 
+def test_a_cache_that_nobody_set_is_no_floor_of_it():
+    """Failing means that a runtime which ignores a control of its cache gives a floor of it."""
+
+    def control(kind, mechanism):
+        rows = [(row("c", BASE, role=kind, index=1, pids=(10,), mechanism=mechanism), BASE)]
+        return controls_cube(rows, **{kind: 1})[kind]
+
+    for mechanism in ({}, {"cache": {"control": "cold", "brought_tokens": 4}}):
+        found = control("warm", mechanism)
+        assert (found.status, resolution([found])) == ("invalid", {})
+        assert "no engine says" in found.reason
+    warm = {"cache": {"control": "warm", "brought_tokens": 48}}
+    assert (control("warm", warm).status, control("warm", warm).reason) == ("measured", "48 tokens came from the cache")
+    idle = {"cache": {"control": "warm", "brought_tokens": 0}}
+    assert "warming it showed nothing" in control("warm", idle).reason
+    assert control("cold", {"cache": {"control": "cold", "brought_tokens": 0}}).status == "measured"
+
+
+def test_the_baseline_again_at_the_end_is_a_floor_of_its_own():
+    """Failing means that the drift of a machine over a run is not seen, or that its middle is taken for its end."""
+    drifted = BASE + 0.01 * OTHER
+    rows = [(row("z", drifted, role="at_end", index=1, pids=(10,)), drifted)]
+    found = controls_cube(rows, at_end=1)["at_end"]
+    assert found.gap["mean_sq"] == pytest.approx(abs(np.mean(drifted**2) - np.mean(BASE**2)), rel=1e-9)
+    assert (found.status, found.reason) == ("measured", "") and "claims deterministic_algorithms" in found.finding
+    assert resolution([found])["mean_sq"] == found.gap["mean_sq"]
+    grown = [(row("c", drifted, role="at_end", index=1), drifted), (row("z", HALF, {"k": 1}), HALF)]
+    assert "'k=1' among them: raise controls.at_end" in controls_cube(grown, at_end=1)["at_end"].reason
+
+
 def test_a_floor_above_zero_is_a_finding_where_the_runtime_claims_determinism():
     noisy = BASE + 0.01 * OTHER
     found = controls_cube([(row("r", noisy, role="repeat", index=1, pids=(10,)), noisy)], repeats=1)["repeat"]

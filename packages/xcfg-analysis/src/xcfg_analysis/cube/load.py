@@ -201,6 +201,11 @@ class Evidence:
         spent = [self._spent(key) for key in {cell.key for cell in arms.values()}]
         return {name: sum(item.get(name, 0.0) for item in spent) for name in ("build", "score")}
 
+    def scored_at(self, row: Row) -> str:
+        """Return when the newest score of a row was sealed, ISO 8601 in UTC; empty where nothing was scored."""
+        stored = [self.run.side_score(cell.key) for cell in row.arms.values() if cell.arm != Arm.RECORDED.value]
+        return max((item.seal.created for item in stored if item is not None), default="")
+
     def _spent(self, key: str) -> dict[str, float]:
         if key not in self._times:
             stored = self.run.side_score(key)

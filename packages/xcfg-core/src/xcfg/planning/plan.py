@@ -35,6 +35,7 @@ _CONTROLS = (
     (Role.SHUFFLED, "shuffled"),
     (Role.COLD, "cold"),
     (Role.WARM, "warm"),
+    (Role.AT_END, "at_end"),
 )
 
 

@@ -14,9 +14,9 @@ def order_scores(items: Sequence[T], launch_of: Callable[[T], LaunchSpec], alive
     """Return `items` so that each worker is built once: equal launches together, else in the given order.
 
     Where any two launches of different sides share an accelerator, all scores of the side that comes first
-    run before the others. Launches whose worker is alive (their keys in `alive`) come before those that need a new
-    one. Scores that want a fresh process come last among their equals, since each ends a
-    worker.
+    run before the others. Launches whose worker is alive (their keys in `alive`) come before those that need a
+    new one. Scores that want a fresh process come last among their equals, since each ends a worker. What has to
+    be last of all is, even where that builds a worker again.
     """
     launches = [launch_of(item) for item in items]
     keys = [launch.key for launch in launches]
@@ -28,7 +28,7 @@ def order_scores(items: Sequence[T], launch_of: Callable[[T], LaunchSpec], alive
     groups = {key: index for index, key in enumerate(by_key)}
     apart = _sides_collide(list(by_key.values()))
     ranking = [
-        (sides[launch.spec.side] if apart else 0, groups[key], launch.fresh, index)
+        (launch.last, sides[launch.spec.side] if apart else 0, groups[key], launch.fresh, index)
         for index, (key, launch) in enumerate(zip(keys, launches, strict=True))
     ]
     return [items[rank[-1]] for rank in sorted(ranking)]

@@ -159,9 +159,10 @@ class Interaction(Record):
 class Floor(Record):
     """What a control of the baseline, asked for nothing new, differs by.
 
-    kind: repeat, fresh, shuffled, cold, warm. status: measured, not_planned, or why there is no figure. movement: the
-    largest by arm. gap: quantity -> largest |change|. own_process: whether its processes are what the kind asks for
-    (the baseline's for a repeat, others for fresh); None where no process said its id. finding: what is wrong with it.
+    kind: repeat, fresh, shuffled, cold, warm, at_end. status: measured, not_planned, or why there is no figure.
+    movement: the largest by arm. gap: quantity -> largest |change|. own_process: whether its processes are what the
+    kind asks for (the baseline's for a repeat, others for fresh); None where no process said its id. finding: what is
+    wrong with it.
     """
 
     kind: str
