@@ -166,6 +166,28 @@ def test_an_interaction_is_what_the_two_do_beyond_their_sum():
     assert none.outcome == "NONE_SHOWN"
 
 
+def test_a_row_of_a_covering_array_names_the_pairs_that_it_cannot_tell_apart():
+    """Failing means that a covering array shows no interaction, or that one of its pairs is accused for all."""
+    parts = {"a": 0.9, "b": 0.8, "c": 0.7}
+    rows = [row(name, scale * BASE, {name: 1}) for name, scale in parts.items()]
+    whole = row("all", 0.2 * BASE, dict.fromkeys(parts, 1))
+    known = {"base": BASE, "all": 0.2 * BASE} | {name: scale * BASE for name, scale in parts.items()}
+    base = row("base", BASE)
+    evidence = Handmade(known, SEQUENCE, [base, *rows, whole])
+    (found,) = interactions(evidence, base, [*rows, whole], None)
+    assert (found.knobs, found.outcome) == (("a", "b", "c"), "INTERACTION")
+    assert found.among == (("a", "b"), ("a", "c"), ("b", "c"))
+    assert found.cases == ("all", "a", "b", "c", "base")
+    assert found.change.value == pytest.approx((0.2**2 - 0.9**2 - 0.8**2 - 0.7**2 + 2) * np.mean(BASE**2), rel=1e-12)
+    (below,) = interactions(evidence, base, [*rows, whole], abs(found.change.value) / 5.9)
+    assert below.outcome == "BELOW_RESOLUTION", "six figures enter, each as uncertain as the floor"
+    pairs = [row(f"{x}{y}", 0.5 * BASE, {x: 1, y: 1}) for x, y in (("a", "b"), ("a", "c"), ("b", "c"))]
+    evidence = Handmade(known | {item.case_id: 0.5 * BASE for item in pairs}, SEQUENCE, [base, *rows, whole, *pairs])
+    apart = interactions(evidence, base, [*rows, whole, *pairs], None)
+    assert [item.knobs for item in apart] == [("a", "b"), ("a", "c"), ("b", "c")] and not any(i.among for i in apart)
+    assert interactions(evidence, base, [*rows[:2], whole], None) == (), "one single change was not measured"
+
+
 def controls_cube(rows, **planned):
     known = {"base": BASE} | {item.case_id: d for item, d in rows}
     base = row("base", BASE, pids=(10,), claims={"deterministic_algorithms": True})

@@ -146,7 +146,11 @@ class Effect(Record):
 
 
 class Interaction(Record):
-    """What two knobs do together beyond what each does alone: (both - second) - (first - baseline), of mean d^2."""
+    """What knobs do together beyond what each does alone: (both - second) - (first - baseline), of mean d^2.
+
+    Of a case with more than two changes: the case less all its single changes. among: the pairs of its knobs; what they
+    do is measured as one sum, and this case tells them apart no further. Empty where the two knobs are the pair.
+    """
 
     knobs: tuple[str, ...]
     cases: tuple[str, ...]
@@ -154,6 +158,7 @@ class Interaction(Record):
     p_value: float | None = None
     p_adjusted: float | None = None
     outcome: str = ""
+    among: tuple[tuple[str, str], ...] = ()
 
 
 class Floor(Record):
