@@ -16,7 +16,9 @@ from typing import Any
 _WHERE = {
     "StoredCase": "xcfg.flow.api",
     "StoredRun": "xcfg.flow.stored_run",
+    "common_options": "xcfg.cli._output",
     "compare": "xcfg.flow.api",
+    "emit": "xcfg.cli._output",
     "freeze": "xcfg.flow.api",
     "freeze_dump": "xcfg.flow.api",
     "is_run": "xcfg.flow.stored_run",
