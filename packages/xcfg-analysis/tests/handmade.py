@@ -38,6 +38,7 @@ def row(case_id, d, delta=None, **changes):
     exercised = changes.pop("exercised", "yes")
     pids = changes.pop("pids", (1,))
     claims = changes.pop("claims", {})
+    mechanism = changes.pop("mechanism", {})
     cells = {
         key: AxisCell(path=key, requested=value, actual=value, status="applied", exercised=exercised)
         for key, value in delta.items()
@@ -51,6 +52,7 @@ def row(case_id, d, delta=None, **changes):
             processes=pids,
             started=("7",) * len(pids),
             claims=claims,
+            mechanism=mechanism if arm == "rollout_decode" else {},
         )
         for arm in ARMS
     }
@@ -122,6 +124,10 @@ class Handmade:
     def difference(self, item, name):
         d = self.differences.get(item.case_id) if name else None
         return None if d is None else (d, np.ones(len(d), dtype=bool))
+
+    def scored_at(self, item):
+        """As the ids sort."""
+        return item.case_id
 
     def scores(self, item, arm):
         """The rollout arm is 0 everywhere, so that the training arm is the difference itself."""

@@ -7,8 +7,8 @@ import shutil
 from pathlib import Path
 
 EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "quickstart"
-CONTROLS = {"repeats": 1, "fresh_processes": 2, "shuffled": 1, "cold": 1}
-"""cold: no runtime declares a cache that outlives a request, so it has to end UNSUPPORTED and be said."""
+CONTROLS = {"repeats": 1, "fresh_processes": 2, "shuffled": 1, "cold": 1, "at_end": 1}
+"""cold: the embedded runtime has no cache that outlives a request, so it has to end UNSUPPORTED and be said."""
 GRID = {
     "experiment_id": "grid",
     "strategy": "pairwise",

@@ -55,7 +55,8 @@ def test_controls_are_reported_apart(found):
     assert kinds["repeat"].own_process is True
     assert kinds["fresh"].own_process is True
     assert (kinds["cold"].status, kinds["warm"].status) == ("not_run", "not_planned")
-    assert "UNSUPPORTED" in kinds["cold"].reason
+    assert "UNSUPPORTED" in kinds["cold"].reason and "neither runtime declares a cache" in kinds["cold"].reason
+    assert (kinds["at_end"].status, kinds["at_end"].reason) == ("measured", "")
     for name, value in found.resolution.items():
         assert value == max(item.gap[name] for item in kinds.values() if item.gap)
 

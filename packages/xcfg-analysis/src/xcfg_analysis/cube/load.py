@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from xcfg.errors import ArtifactError
 from xcfg.schema import codec
 from xcfg.schema.names import Arm, Side
-from xcfg.schema.result import Comparison
+from xcfg.schema.result import AssessmentResult, Comparison
 
 from xcfg_analysis.cube.axes import axis_cells, definitions
 from xcfg_analysis.cube.rows import CUBE, ArmCell, Cube, Row
@@ -111,6 +111,11 @@ class Evidence:
         found: dict[str, NDArray[Any]] | None = self._cases[row.case_id].score(arm) if arm in row.arms else None
         return found
 
+    def assess_by(self, row: Row, ground: Row) -> AssessmentResult:
+        """Return the assessment of a row by the smaller of its own precision budget and that of `ground`."""
+        found: AssessmentResult = self.run.assess_by(self._cases[row.case_id], self._cases[ground.case_id])
+        return found
+
     # --- rows ---------------------------------------------------------------------------------------------
 
     @cached_property
@@ -200,6 +205,11 @@ class Evidence:
     def _seconds(self, arms: Mapping[str, ArmCell]) -> dict[str, float]:
         spent = [self._spent(key) for key in {cell.key for cell in arms.values()}]
         return {name: sum(item.get(name, 0.0) for item in spent) for name in ("build", "score")}
+
+    def scored_at(self, row: Row) -> str:
+        """Return when the newest score of a row was sealed, ISO 8601 in UTC; empty where nothing was scored."""
+        stored = [self.run.side_score(cell.key) for cell in row.arms.values() if cell.arm != Arm.RECORDED.value]
+        return max((item.seal.created for item in stored if item is not None), default="")
 
     def _spent(self, key: str) -> dict[str, float]:
         if key not in self._times:

@@ -33,7 +33,8 @@ def minimize_experiment(
 ) -> Analysis:
     """Return the minimal sets of align entries of the experiment in `file`; what they need is scored.
 
-    options: keywords of `xcfg.probe`. The document is stored in analysis/ of the run. Raises XcfgError.
+    options: keywords of `xcfg.probing`: engines live as long as the search does. The document is stored in analysis/
+    of the run. Raises XcfgError.
     """
     manager = plugins or xcfg.load_plugins()
     parse(objective)  # a wrong name is refused before anything is loaded
@@ -45,9 +46,10 @@ def minimize_experiment(
     contract = xcfg.load(file, plugins=manager).contract
     chosen = parse(objective, IntervalRule.of(contract.assessment))
     known = find_atoms(file, manager)
-    prober = Prober(file, manager, dict(options or {}), known.atoms, chosen)
-    found = search(len(known.atoms), prober, budget=budget, repeats=repeats)
-    prober.seal_plan()
+    with xcfg.probing(file, plugins=manager, **(options or {})) as ask:
+        prober = Prober(ask, manager, known.atoms, chosen)
+        found = search(len(known.atoms), prober, budget=budget, repeats=repeats)
+        prober.seal_plan()
     analysis = document(
         Searched(
             objective=chosen,

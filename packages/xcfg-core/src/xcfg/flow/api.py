@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -65,9 +66,21 @@ def probe(
 
     Keywords are the fields of RunOptions, without a selection. Raises XcfgError.
     """
+    with probing(file, plugins=plugins, **options) as ask:
+        return ask(combinations)
+
+
+def probing(
+    file: AnyPath, *, plugins: PluginManager | None = None, **options: Any
+) -> AbstractContextManager[probe_journey.Probe]:
+    """Give, as a context, a function of combinations that answers each batch as `probe` does, and keeps its engines.
+
+    Engines live from batch to batch as far as `max_workers` and `memory_budget` allow, and end with the context. With
+    `resume` off, what older runs have sealed does not count, and what this context has sealed does. Raises XcfgError.
+    """
     if "output_root" in options:
         options["output_root"] = Path(options["output_root"])
-    return probe_journey.probe(Path(file), plugins or load_plugins(), RunOptions(**options), combinations)
+    return probe_journey.probing(Path(file), plugins or load_plugins(), RunOptions(**options))
 
 
 def freeze(

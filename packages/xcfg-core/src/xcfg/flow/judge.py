@@ -151,10 +151,7 @@ def _numbers(
     contract: Contract,
     errors: Mapping[str, tuple[str, ...]],
 ) -> CompareOutcome:
-    tables = {arm: table(arm, columns, actual.compute_dtypes.get(arm, "")) for arm, columns in scores.items()}
-    budget = {name.replace("_", ":"): item for name, item in tables.items() if name.startswith(BUDGET)}
-    budget |= {f"reference:{dtype}": tables[name] for name, dtype in PRECISE.items() if name in tables}
-    arms = {name: item for name, item in tables.items() if not name.startswith(BUDGET)}
+    arms, budget = tables_of(scores, actual)
     outcome = compare(arms, rollout, contract, verdict_arm=requested.verdict_arm, reference=budget)
     lost = sorted(name for name in errors if name.startswith(BUDGET))
     if lost and outcome.comparison.assessment.assessment == Assessment.NO_REFERENCE.value:
@@ -162,6 +159,14 @@ def _numbers(
         lacking = evolve(outcome.comparison.assessment, reason=why)
         return CompareOutcome(evolve(outcome.comparison, assessment=lacking), outcome.token_diffs)
     return outcome
+
+
+def tables_of(scores: Mapping[str, Columns], actual: Actual) -> tuple[dict[str, ScoreTable], dict[str, ScoreTable]]:
+    """Return the arms by name, and the tables of the precision budget by the keys of comparison/budget.py."""
+    tables = {arm: table(arm, columns, actual.compute_dtypes.get(arm, "")) for arm, columns in scores.items()}
+    budget = {name.replace("_", ":"): item for name, item in tables.items() if name.startswith(BUDGET)}
+    budget |= {f"reference:{dtype}": tables[name] for name, dtype in PRECISE.items() if name in tables}
+    return {name: item for name, item in tables.items() if not name.startswith(BUDGET)}, budget
 
 
 def table(arm: str, columns: Columns, compute_dtype: str) -> ScoreTable:

@@ -19,16 +19,18 @@ from xcfg.artifacts.layout import copy_of
 from xcfg.artifacts.revisions import Revision
 from xcfg.artifacts.store import Store
 from xcfg.artifacts.stored import StoredAttempt, StoredScore
+from xcfg.comparison import Tables, assess_by, no_reference
 from xcfg.contract import load_contract
 from xcfg.errors import ArtifactError, NothingSelectedError, UnknownNameError, UsageError
 from xcfg.flow.documents import Actual, Failure, IdentityDocument, Requested
+from xcfg.flow.judge import tables_of
 from xcfg.flow.recheck import decode
 from xcfg.identity.rollout import Rollout, read_rollout
 from xcfg.schema.codec import convert
 from xcfg.schema.contract import Contract
 from xcfg.schema.names import Role
 from xcfg.schema.plan import ExperimentCase
-from xcfg.schema.result import Comparison
+from xcfg.schema.result import AssessmentResult, Comparison
 
 T = TypeVar("T")
 Columns = dict[str, NDArray[np.generic]]
@@ -142,6 +144,25 @@ class StoredRun:
     def side_score(self, key: str) -> StoredScore | None:
         """Return the newest valid side score of `key`."""
         return self.store.find_score(key)
+
+    def assess_by(self, case: RunCase, ground: RunCase) -> AssessmentResult:
+        """Return the assessment of `case` by the smaller of its own precision budget and that of `ground`.
+
+        NO_REFERENCE with the reason where one of them has no budget, or it was scored on other tokens.
+        """
+        for item in (case, ground):
+            if item.comparison is None or item.comparison.assessment.b_training is None:
+                reason = "" if item.comparison is None else item.comparison.assessment.reason
+                return no_reference(f"{item.planned.label} has no precision budget: {reason or 'it has no figures'}")
+        first, second = (self._tables(item) for item in (case, ground))
+        return assess_by(first, second, self.rollout, self.contract.assessment)
+
+    def _tables(self, case: RunCase) -> Tables:
+        actual, requested = case.actual, case.requested
+        if actual is None or requested is None:
+            raise ArtifactError(f"the attempt of {case.planned.label!r} has figures and does not say of what")
+        scores = {name: columns for name in actual.compute_dtypes if (columns := case.score(name)) is not None}
+        return (*tables_of(scores, actual), requested.verdict_arm)
 
     def put_analysis(self, document: Mapping[str, Any]) -> Path:
         """Store a result in analysis/ under the digest of its content; return its path."""

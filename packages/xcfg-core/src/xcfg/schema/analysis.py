@@ -147,7 +147,11 @@ class Effect(Record):
 
 
 class Interaction(Record):
-    """What two knobs do together beyond what each does alone: (both - second) - (first - baseline), of mean d^2."""
+    """What knobs do together beyond what each does alone: (both - second) - (first - baseline), of mean d^2.
+
+    Of a case with more than two changes: the case less all its single changes. among: the pairs of its knobs; what they
+    do is measured as one sum, and this case tells them apart no further. Empty where the two knobs are the pair.
+    """
 
     knobs: tuple[str, ...]
     cases: tuple[str, ...]
@@ -155,14 +159,16 @@ class Interaction(Record):
     p_value: float | None = None
     p_adjusted: float | None = None
     outcome: str = ""
+    among: tuple[tuple[str, str], ...] = ()
 
 
 class Floor(Record):
     """What a control of the baseline, asked for nothing new, differs by.
 
-    kind: repeat, fresh, shuffled, cold, warm. status: measured, not_planned, or why there is no figure. movement: the
-    largest by arm. gap: quantity -> largest |change|. own_process: whether its processes are what the kind asks for
-    (the baseline's for a repeat, others for fresh); None where no process said its id. finding: what is wrong with it.
+    kind: repeat, fresh, shuffled, cold, warm, at_end. status: measured, not_planned, or why there is no figure.
+    movement: the largest by arm. gap: quantity -> largest |change|. own_process: whether its processes are what the
+    kind asks for (the baseline's for a repeat, others for fresh); None where no process said its id. finding: what is
+    wrong with it.
     """
 
     kind: str
