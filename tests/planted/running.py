@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import io
 import json
 import os
 import random
 import subprocess
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +27,6 @@ PLUGINS = Path(__file__).with_name("plugins")
 ROLLOUTS = {causes.TINY: ROOT / "examples/quickstart/tiny-rollout"}
 """Model -> a frozen rollout of 12 sequences; others are made where they are needed."""
 SEQUENCES, PROMPT, NEW = 12, 6, 32
-MISSED, ACCUSED, WITHIN, OTHER = "missed", "wrongly accused", "named, within rounding", "other"
 COMPARED = ("PASS", "MISMATCH")
 
 
@@ -36,6 +37,11 @@ class Seen:
     found: dict[str, Any]
     page: str
     seconds: float = 0.0
+
+
+def run_of(item: Planted) -> str:
+    """Return the id of the experiment of a cause, which says nothing."""
+    return f"run-{hashlib.sha256(item.name.encode()).hexdigest()[:8]}"
 
 
 def experiment(item: Planted, rollout: dict[str, str]) -> dict[str, Any]:
@@ -50,7 +56,7 @@ def experiment(item: Planted, rollout: dict[str, str]) -> dict[str, Any]:
     threads = {"rollout": {"threads": 1}, "training": {"threads": 1}}
     return {
         "schema_version": "cross_config.experiment_config.v2",
-        "experiment_id": item.name,
+        "experiment_id": run_of(item),
         "scenario_id": "pair",
         "identity": {"rollout": rollout},
         "baseline": {
@@ -62,14 +68,14 @@ def experiment(item: Planted, rollout: dict[str, str]) -> dict[str, Any]:
             **item.knobs,
         },
         "operators": operators,
-        "interventions": [{"path": path, "values": [value]} for path, value in item.tries],
+        "interventions": [{"path": path, "values": [value]} for path, value in sorted(item.tries, key=str)],
         "controls": {"repeats": 1},
         "runtime_options": {side: threads[side] | item.options.get(side, {}) for side in threads},
     }
 
 
 def rollout_of(model: str, folder: Path) -> dict[str, str]:
-    """Return how an experiment names a frozen rollout of `model`; made with the embedded runtime where there is none."""
+    """Return how an experiment names a frozen rollout of `model`, made by the embedded runtime where there is none."""
     place = ROLLOUTS.get(model, folder / f"rollout-{model}")
     if not place.exists():
         draw = random.Random(7)
@@ -95,20 +101,16 @@ def xcfg(*words: str, hidden: dict[str, Any]) -> subprocess.CompletedProcess[str
 
 def see(item: Planted, folder: Path) -> Seen:
     """Run one cause and analyse it, both by command. `folder` holds experiments and runs, and may hold this one."""
-    import time
-
     started = time.perf_counter()
-    file, root = folder / f"{item.name}.json", folder / "runs"
+    file, root = folder / f"{run_of(item)}.json", folder / "runs"
     file.write_text(json.dumps(experiment(item, rollout_of(item.model, folder)), indent=1), encoding="utf-8")
     pair = ("--rollout", item.pair[0], "--training", item.pair[1])
     xcfg("run", str(file), *pair, "--output-root", str(root), "--json", hidden=item.hidden)
-    return Seen(*analysed(root / item.name), time.perf_counter() - started)
+    return Seen(*analysed(root / run_of(item)), time.perf_counter() - started)
 
 
 def analysed(run: Path) -> tuple[dict[str, Any], str]:
     """Return (document, page) of `xcfg analyze RUN`, in this process: the planted plugins are not asked."""
-    import io
-
     from xcfg.cli.main import main
 
     shown = []
@@ -125,15 +127,18 @@ def answer(item: Planted, seen: Seen) -> str:
     """Return which kind of answer the page is, held against the truth."""
     found, words = seen.found, " ".join(seen.page.split())
     if found["status"] not in COMPARED:
-        return causes.STOPPED if all(name in words for name in item.names) else OTHER
-    guilty = [cause["knob"] for cause in found["causes"] if cause["direction"] == "narrows"]
+        told = item.truth in causes.UNCOMPARABLE and all(name in words for name in item.names)
+        return causes.STOPPED if told else causes.MISSED
+    guilty = {cause["knob"] for cause in found["causes"] if cause["direction"] == "narrows"}
     true = set(item.names) if item.truth == causes.KNOB else set()
-    if [knob for knob in guilty if knob not in true]:
-        return ACCUSED
-    if found["assessment"] == "EXPLAINED_BY_PRECISION":
-        return WITHIN if guilty else causes.EXPLAINED
+    if guilty - true:
+        return causes.ACCUSED
+    within = found["assessment"] == "EXPLAINED_BY_PRECISION"
     if guilty:
-        return causes.NAMED
-    if "outside the declared knobs" in words and all(name in words for name in item.names):
-        return causes.OUTSIDE if not true else MISSED
-    return MISSED
+        return causes.WITHIN if within else causes.NAMED
+    if true and true <= {*found["exonerated"], *found["not_exercised"]}:
+        return causes.IDLE
+    if within:
+        return causes.EXPLAINED
+    told = "outside the declared knobs" in words and all(name in words for name in item.names)
+    return causes.OUTSIDE if told and not true else causes.MISSED

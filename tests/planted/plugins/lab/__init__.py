@@ -1,8 +1,8 @@
 """What causes are planted with: operators whose options are wrong on purpose, and engines that can be changed.
 
-An engine is changed in two ways. `runtime_options.<side>.model_overrides` of the runtimes `lab-torch` and `lab-megatron`
-stands in the experiment, like the options of any engine. The environment variable of `hidden` stands nowhere: neither
-the experiment nor anything that an engine reports tells of it.
+An engine is changed in two ways. `runtime_options.<side>.model_overrides` of the runtimes `lab-torch` and
+`lab-megatron` stands in the experiment, like the options of any engine. The environment variable of `hidden` stands
+nowhere: neither the experiment nor anything that an engine reports tells of it.
 """
 
 from __future__ import annotations

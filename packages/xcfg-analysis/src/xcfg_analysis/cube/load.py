@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from xcfg.errors import ArtifactError
 from xcfg.schema import codec
 from xcfg.schema.names import Arm, Side
+from xcfg.schema.plan import ExperimentCase
 from xcfg.schema.result import Comparison
 
 from xcfg_analysis.cube.axes import axis_cells, definitions
@@ -105,6 +106,11 @@ class Evidence:
             columns = self._cases[row.case_id].score(arm)
             self._scores[place] = None if columns is None else columns["selected_logprob"].astype(np.float64)
         return self._scores[place]
+
+    def planned(self, row: Row) -> ExperimentCase:
+        """Return what a row was asked to be: its knobs, operators and options."""
+        found: ExperimentCase = self._cases[row.case_id].planned
+        return found
 
     # --- rows ---------------------------------------------------------------------------------------------
 

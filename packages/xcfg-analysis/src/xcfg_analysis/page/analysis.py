@@ -18,6 +18,7 @@ from xcfg_analysis.floors.floors import INVALID, floors, resolution
 from xcfg_analysis.page.causes import Said, is_excess, say
 from xcfg_analysis.page.next_step import next_command
 from xcfg_analysis.page.production import introduced, production_status
+from xcfg_analysis.page.unvaried import options_of_one_side, settings_of_one_side, suspects
 from xcfg_analysis.rules.ladder import ladder
 from xcfg_analysis.rules.points import find_points
 from xcfg_analysis.samples.interval import IntervalRule
@@ -48,7 +49,9 @@ def analyze_evidence(evidence: Evidence) -> Analysis:
     findings = tuple(
         item.finding or f"{item.kind}: {item.reason}" for item in found if item.finding or item.status == INVALID
     )
-    outside = _outside(baseline, changed.effects, said)
+    sought = is_sought(baseline, changed.effects, said)
+    outside = _outside(evidence, baseline, changed.effects, said)
+    unvaried = settings_of_one_side(evidence, baseline, suspects(baseline)) if sought else {}
     points = find_points(cube)
     code = exit_code([production_status(points, baseline)])
     assessed = baseline.assessment
@@ -66,7 +69,7 @@ def analyze_evidence(evidence: Evidence) -> Analysis:
         not_measured=said.lists["not_measured"],
         interactions=pairs,
         not_alignable=_not_alignable(cube),
-        next_command=next_command(evidence, baseline, found, said),
+        next_command=next_command(evidence, baseline, found, said, unvaried),
         exit_code=1 if code == 0 and (said.causes or findings) else code,
         status=baseline.status,
         reason=baseline.reason,
@@ -86,6 +89,7 @@ def analyze_evidence(evidence: Evidence) -> Analysis:
         effects=changed.effects,
         families={"gap changes": changed.family, "interactions": len(pairs)},
         outside=outside,
+        not_varied=tuple(f"{key} = {baseline.axes[key].requested}" for key in unvaried if key in baseline.axes),
         findings=findings,
         refuted_by=said.causes[0].refuted_by if said.causes else "",
         swaps=_swaps(evidence, limits.get("mean_sq", 0.0)),
@@ -142,11 +146,21 @@ def _not_alignable(cube: Cube) -> tuple[str, ...]:
     return tuple(f"{path}: {why}" for path, why in stated.items() if why)
 
 
-def _outside(baseline: Row, found: Sequence[Effect], said: Said) -> tuple[str, ...]:
+def is_sought(baseline: Row, found: Sequence[Effect], said: Said) -> bool:
+    """Whether the baseline has an excess that no change of those measured is shown to narrow."""
+    narrowed = any(cause.direction == "narrows" for cause in said.causes)
+    return is_excess(baseline) and any(item.gap for item in found) and not narrowed
+
+
+def _outside(evidence: Evidence, baseline: Row, found: Sequence[Effect], said: Said) -> tuple[str, ...]:
     """Return what no declared knob accounts for: an excess that nothing narrows, and surroundings that changed."""
     told = [f"{item.label}: {item.reason}" for item in found if item.outcome == "OUTSIDE_THE_KNOBS"]
     measured = [item for item in found if item.gap]
-    if is_excess(baseline) and measured and not any(cause.direction == "narrows" for cause in said.causes):
+    if is_sought(baseline, found, said):
+        told += [
+            f"{item}: what the other side does not have, no knob declares and no case varies"
+            for item in options_of_one_side(evidence.cube.experiment, suspects(baseline))
+        ]
         blind = [*said.lists["not_exercised"], *said.lists["not_measured"]]
         bounds = [
             f"{item.label} ({item.reason})" for item in found if item.outcome == "NO_CHANGE_SHOWN" and item.reason

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from xcfg.schema.analysis import Floor
 
@@ -15,8 +16,10 @@ SWAPS = "operators.selected_logprob.training and .rollout = reference, and every
 CONTROLS = '"controls": {"repeats": 1, "fresh_processes": 2, "shuffled": 1}'
 
 
-def next_command(evidence: Evidence, baseline: Row, floors: Sequence[Floor], said: Said) -> str:
-    """Return what to do next, the most telling step first."""
+def next_command(
+    evidence: Evidence, baseline: Row, floors: Sequence[Floor], said: Said, unvaried: Mapping[str, Any]
+) -> str:
+    """Return what to do next, the most telling step first. unvaried: as of unvaried.settings_of_one_side."""
     run = f"runs/{evidence.cube.experiment_id}"
     least = evidence.run.contract.assessment.min_sequences
     if evidence.sequences < least:
@@ -33,6 +36,9 @@ def next_command(evidence: Evidence, baseline: Row, floors: Sequence[Floor], sai
         return (
             f"xcfg run FILE  # with {first.knob} = {first.value} and other frozen sequences: does the gap stay closed?"
         )
+    if unvaried:
+        tries = ", ".join(f"{key} = {value}" for key, value in unvaried.items())
+        return f"xcfg run FILE  # with {tries} among its interventions: the sides differ there, and nobody looked"
     if is_excess(baseline):
         return f"xcfg run FILE  # with {SWAPS} among its interventions: which side leaves the reference?"
     if not any(item.status == MEASURED for item in floors):

@@ -69,6 +69,9 @@ def _lists(found: Analysis) -> str:
         knobs = getattr(found, name)
         if knobs:
             lines += wrapped("", f"{name.replace('_', ' ')} ({meaning}): {', '.join(knobs)}", indent=0)
+    if found.not_varied:
+        meaning = "the sides differ in it, and no case changes it"
+        lines += wrapped("", f"not varied ({meaning}): {', '.join(found.not_varied)}", indent=0)
     for item in found.outside:
         lines += wrapped("", f"outside the declared knobs: {item}", indent=0)
     for item in found.findings:

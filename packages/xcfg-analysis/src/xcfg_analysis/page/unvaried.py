@@ -1,4 +1,4 @@
-"""What the sides of a baseline do not share and no case of its run changes: where a cause can lie that no case shows."""
+"""What the two sides of a baseline do not share and no case of its run changes: a cause can lie there unseen."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def settings_of_one_side(evidence: Evidence, baseline: Row, sides: tuple[str, ..
     """Return axis key -> aligned value of the declared settings in which the sides differ and that no case varies."""
     varied = {key for row in evidence.cube.cases for key in row.delta}
     both = {key.partition("@")[0] for key in varied}
-    found = find(evidence.planned(baseline), evidence.knobs, {}).differences
+    found = find(evidence.planned(baseline), evidence.plugins.knobs(), {}).differences
     return {
         item.key: plain(item.aligned)
         for item in found
@@ -52,5 +52,5 @@ def settings_of_one_side(evidence: Evidence, baseline: Row, sides: tuple[str, ..
 
 
 def _lies_on(key: str, evidence: Evidence, sides: tuple[str, ...]) -> bool:
-    side = side_of_key(key, {path: {"targets": item.targets.value} for path, item in evidence.knobs.items()})
+    side = side_of_key(key, evidence.cube.definitions)
     return side not in SIDES or side in sides
