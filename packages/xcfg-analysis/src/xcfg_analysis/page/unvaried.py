@@ -7,12 +7,14 @@ from typing import Any
 
 from xcfg.schema.codec import canonical_json, plain
 from xcfg.schema.names import Assessment, Side
+from xcfg.schema.plan import ExperimentCase
 
 from xcfg_analysis.cube.load import Evidence
 from xcfg_analysis.cube.rows import Row
 from xcfg_analysis.effects.sides import side_of_key
-from xcfg_analysis.rules.differences import find
+from xcfg_analysis.rules.differences import OPERATORS, find
 
+NATIVE = "native"
 SIDES = (Side.ROLLOUT.value, Side.TRAINING.value)
 SUSPECTS = {Assessment.EXCESS_TRAINING.value: SIDES[1], Assessment.EXCESS_ROLLOUT.value: SIDES[0]}
 """Assessment -> the one side that it accuses; under any other both are suspect."""
@@ -34,23 +36,38 @@ def options_of_one_side(experiment: Mapping[str, Any], sides: tuple[str, ...]) -
     for side in sides:
         mine, its = given.get(side) or {}, given.get(SIDES[1 - SIDES.index(side)]) or {}
         for name, value in sorted(mine.items()):
-            if name not in its or its[name] != value:
-                said.append(f"runtime_options.{side}.{name} = {canonical_json(value).decode()}")
+            spelled = canonical_json(value)  # so that 1 is not true
+            if name not in its or canonical_json(its[name]) != spelled:
+                said.append(f"runtime_options.{side}.{name} = {spelled.decode()}")
     return tuple(said)
 
 
 def settings_of_one_side(evidence: Evidence, baseline: Row, sides: tuple[str, ...]) -> dict[str, Any]:
-    """Return axis key -> aligned value of the declared settings in which the sides differ and that no case varies."""
+    """Return axis key -> the other side's value of the declared settings of `sides` that no case varies."""
+    planned = evidence.planned(baseline)
+    found = {item.key: plain(item.aligned) for item in find(planned, evidence.plugins.knobs(), {}).differences}
+    knobs = {key: value for key, value in found.items() if not key.startswith(OPERATORS)}
+    said = {key: value for key, value in knobs.items() if _is_suspect(key, evidence, baseline, sides)}
+    said |= _operators(planned, sides)
     varied = {key for row in evidence.cube.cases for key in row.delta}
-    both = {key.partition("@")[0] for key in varied}
-    found = find(evidence.planned(baseline), evidence.plugins.knobs(), {}).differences
-    return {
-        item.key: plain(item.aligned)
-        for item in found
-        if item.key not in varied and item.path not in both and _lies_on(item.key, evidence, sides)
-    }
+    varied |= {key.partition("@")[0] for key in varied}
+    return {key: value for key, value in said.items() if not {key, key.partition("@")[0]} & varied}
 
 
-def _lies_on(key: str, evidence: Evidence, sides: tuple[str, ...]) -> bool:
-    side = side_of_key(key, evidence.cube.definitions)
-    return side not in SIDES or side in sides
+def _is_suspect(key: str, evidence: Evidence, baseline: Row, sides: tuple[str, ...]) -> bool:
+    """Whether a knob acts on `sides`, or the baseline names its counterpart, which does."""
+    definitions = evidence.cube.definitions
+    group = definitions.get(key.partition("@")[0], {}).get("group")
+    partners = [path for path in baseline.axes if group and definitions.get(path, {}).get("group") == group]
+    return bool({side_of_key(path, definitions) for path in (key, *partners)} & {*sides, "both"})
+
+
+def _operators(planned: ExperimentCase, sides: tuple[str, ...]) -> dict[str, str]:
+    """Return the operators of `sides` that are not the engine's own while the other side's is another."""
+    said = {}
+    for operation, choices in planned.operators.items():
+        for side in sides:
+            mine, its = choices[side], choices[SIDES[1 - SIDES.index(side)]]
+            if mine.backend != NATIVE and mine != its:
+                said[f"{OPERATORS}{operation}.{side}"] = its.backend
+    return said
