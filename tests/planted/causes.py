@@ -168,7 +168,7 @@ MEGATRON = (
     ),
     Planted(
         "vocabulary-option", MCORE, "softmax over 12 padded columns, training", OPTION, (STOPPED,),
-        names=("NOT_COMPARABLE", "training sums over padded columns"),
+        names=("NOT_COMPARABLE", "sums over padded columns"),
         options={"training": {"vocab_padding_policy": "include"}}, model=PADDED,
     ),
     Planted(
@@ -227,8 +227,13 @@ ENGINE = (
         tries=(("rollout.custom_ops", "all"), EAGER, SMALLER),
     ),
     Planted(
-        "option-rope-vllm", SERVED, "rope_theta 1e5 for 1e6, rollout", OPTION, (OUTSIDE,), names=("hf_overrides",),
-        options={"rollout": {"hf_overrides": {"rope_theta": 1e5}}}, tries=(EAGER, SMALLER),
+        "option-rope-vllm", SERVED, "rope_theta overridden where this vLLM does not read it, rollout: moves no bit",
+        OPTION, (EXPLAINED,), options={"rollout": {"hf_overrides": {"rope_theta": 1e5}}}, tries=(EAGER, SMALLER),
+    ),
+    Planted(
+        "option-rope-parameters-vllm", SERVED, "rope_theta 1e5 for 1e6, rollout", OPTION, (OUTSIDE,),
+        names=("hf_overrides",), tries=(EAGER, SMALLER),
+        options={"rollout": {"hf_overrides": {"rope_parameters": {"rope_type": "default", "rope_theta": 1e5}}}},
     ),
     Planted(
         "option-eps-vllm", SERVED, "rms_norm_eps 0.01 for 1e-6, rollout", OPTION, (OUTSIDE,), names=("hf_overrides",),

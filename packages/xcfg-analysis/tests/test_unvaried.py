@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 import xcfg
-from xcfg_analysis.page.analysis import analyze_run
+from xcfg.schema.codec import evolve
+from xcfg_analysis.cube.load import Evidence
+from xcfg_analysis.page.analysis import analyze_evidence, analyze_run
 from xcfg_analysis.page.text import text
 from xcfg_analysis.page.unvaried import options_of_one_side
 
@@ -74,3 +76,17 @@ def test_where_a_cause_is_found_nothing_else_is_named(runs, planted, tmp_path):
     xcfg.run(runs.write_experiment(tmp_path, **changes), plugins=planted, output_root=tmp_path / "runs")
     found = analyze_run(tmp_path / "runs" / "cured", plugins=planted)
     assert (found.outside, found.not_varied) == ((), ())
+
+
+def test_a_baseline_that_is_no_verdict_says_why(grid, manager):
+    """Failing means that figures are shown for sides that are not comparable, and the reason is nowhere on the page."""
+    evidence = Evidence.open(grid, plugins=manager)
+    rows = tuple(
+        row
+        if row.delta or row.role != "case"
+        else evolve(row, status="NOT_COMPARABLE", reason="the sides pad unequally")
+        for row in evidence.cube.rows
+    )
+    evidence.__dict__["cube"] = evolve(evidence.cube, rows=rows)
+    assert "The sides pad unequally." in analyze_evidence(evidence).conclusion
+    assert "pad unequally" not in analyze_run(grid, plugins=manager).conclusion

@@ -158,7 +158,7 @@ def _outside(evidence: Evidence, baseline: Row, found: Sequence[Effect], said: S
     measured = [item for item in found if item.gap]
     if is_sought(baseline, found, said):
         told += [
-            f"{item}: what the other side does not have, no knob declares and no case varies"
+            f"{item}: the other side does not have it, and no case varies it"
             for item in options_of_one_side(evidence.cube.experiment, suspects(baseline))
         ]
         blind = [*said.lists["not_exercised"], *said.lists["not_measured"]]
@@ -195,6 +195,8 @@ def _conclusion(baseline: Row, said: Said, changed: Effects, outside: Sequence[s
     )
     word = baseline.assessment.assessment if baseline.assessment is not None else Assessment.NO_REFERENCE.value
     parts = [f"{baseline.status} ({over}), {word}." if over else f"{baseline.status}, {word}."]
+    if baseline.status not in (Status.PASS.value, Status.MISMATCH.value) and baseline.reason:
+        parts.append(f"{baseline.reason[0].upper()}{baseline.reason[1:]}.")
     narrowing = [cause for cause in said.causes if cause.direction == "narrows"]
     if narrowing:
         explained = word == Assessment.EXPLAINED_BY_PRECISION.value
