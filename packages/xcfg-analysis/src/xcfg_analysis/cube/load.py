@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from xcfg.errors import ArtifactError
 from xcfg.schema import codec
 from xcfg.schema.names import Arm, Side
+from xcfg.schema.plan import ExperimentCase
 from xcfg.schema.result import AssessmentResult, Comparison
 
 from xcfg_analysis.cube.axes import axis_cells, definitions
@@ -114,6 +115,11 @@ class Evidence:
     def assess_by(self, row: Row, ground: Row) -> AssessmentResult:
         """Return the assessment of a row by the smaller of its own precision budget and that of `ground`."""
         found: AssessmentResult = self.run.assess_by(self._cases[row.case_id], self._cases[ground.case_id])
+        return found
+
+    def planned(self, row: Row) -> ExperimentCase:
+        """Return what a row was asked to be: its knobs, operators and options."""
+        found: ExperimentCase = self._cases[row.case_id].planned
         return found
 
     # --- rows ---------------------------------------------------------------------------------------------

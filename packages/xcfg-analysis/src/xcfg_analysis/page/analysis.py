@@ -23,6 +23,7 @@ from xcfg_analysis.page.conclusion import conclusion
 from xcfg_analysis.page.looks import looks_like
 from xcfg_analysis.page.next_step import Next, home_of, next_step
 from xcfg_analysis.page.production import introduced, production_row, production_status
+from xcfg_analysis.page.unvaried import options_of_one_side, settings_of_one_side, suspects
 from xcfg_analysis.rules.conclude import conclude
 from xcfg_analysis.rules.downstream import Series
 from xcfg_analysis.rules.points import find_points
@@ -77,14 +78,16 @@ def look_at(evidence: Evidence, series: Series | None = None) -> Looked:
     findings = tuple(
         item.finding or f"{item.kind}: {item.reason}" for item in found if item.finding or item.status == INVALID
     )
-    outside = _outside(baseline, changed.effects, said)
+    sought = is_sought(baseline, changed.effects, said)
+    outside = _outside(evidence, baseline, changed.effects, said)
+    unvaried = settings_of_one_side(evidence, baseline, suspects(baseline)) if sought else {}
     rules = conclude(cube, series, None if points.profiles else _narrowed(changed.effects))
     code = exit_code([production_status(points, baseline)])
     judged = production_row(points, baseline)
     edge = judged.edges.get(judged.verdict_edge)
     assessed = judged.assessment
     looks = looks_like(evidence, judged, evidence.plugins)
-    following = partial(next_step, evidence, baseline, found, said, points)
+    following = partial(next_step, evidence, baseline, found, said, points, unvaried=unvaried)
     step = following(home_of(evidence))
     analysis = Analysis(
         schema_version=ANALYSIS,
@@ -127,6 +130,7 @@ def look_at(evidence: Evidence, series: Series | None = None) -> Looked:
         effects=changed.effects,
         families={"gap changes": changed.family, "interactions": len(pairs)},
         outside=outside,
+        not_varied=tuple(f"{key} = {baseline.axes[key].requested}" for key in unvaried if key in baseline.axes),
         findings=findings,
         refuted_by=said.causes[0].refuted_by if said.causes else "",
         swaps=_swaps(evidence, limits.get("mean_sq", 0.0)),
@@ -198,11 +202,21 @@ def _not_alignable(cube: Cube) -> tuple[str, ...]:
     return tuple(f"{path}: {why}" for path, why in stated.items() if why)
 
 
-def _outside(baseline: Row, found: Sequence[Effect], said: Said) -> tuple[str, ...]:
+def is_sought(baseline: Row, found: Sequence[Effect], said: Said) -> bool:
+    """Whether the baseline has an excess that no change of those measured is shown to narrow."""
+    narrowed = any(cause.direction == "narrows" for cause in said.causes)
+    return is_excess(baseline) and any(item.gap for item in found) and not narrowed
+
+
+def _outside(evidence: Evidence, baseline: Row, found: Sequence[Effect], said: Said) -> tuple[str, ...]:
     """Return what no declared knob accounts for: an excess that nothing narrows, and surroundings that changed."""
     told = [f"{item.label}: {item.reason}" for item in found if item.outcome == "OUTSIDE_THE_KNOBS"]
     measured = [item for item in found if item.gap]
-    if is_excess(baseline) and measured and not any(cause.direction == "narrows" for cause in said.causes):
+    if is_sought(baseline, found, said):
+        told += [
+            f"{item}: the other side does not have it, and no case varies it"
+            for item in options_of_one_side(evidence.cube.experiment, suspects(baseline))
+        ]
         blind = [*said.lists["not_exercised"], *said.lists["not_measured"]]
         bounds = [
             f"{item.label} ({item.reason})" for item in found if item.outcome == "NO_CHANGE_SHOWN" and item.reason

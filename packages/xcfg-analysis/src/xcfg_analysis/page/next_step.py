@@ -39,11 +39,18 @@ class Next:
 
 
 def next_step(
-    evidence: Evidence, baseline: Row | None, floors: Sequence[Floor], said: Said | None, points: Points, here: Path
+    evidence: Evidence,
+    baseline: Row | None,
+    floors: Sequence[Floor],
+    said: Said | None,
+    points: Points,
+    here: Path,
+    *,
+    unvaried: Mapping[str, Any] | None = None,
 ) -> Next:
     """Return what to do next. baseline: the row with figures; None, and said None, where there is none.
 
-    here: the folder in which the command is to work.
+    here: the folder in which the command is to work. unvaried: as of unvaried.settings_of_one_side.
     """
     cube, place = evidence.cube, place_of(evidence, here)
     least = evidence.run.contract.assessment.min_sequences
@@ -62,6 +69,11 @@ def next_step(
         objective = "explained" if is_excess(baseline) else "verdict"
         why = f"find the smallest set that is enough for {objective!r} among the cases that were run"
         return Next(why, f"xcfg minimize {place} --objective {objective}{_pair(evidence)}")
+    if unvaried:
+        asked = [{"path": key, "values": [value]} for key, value in unvaried.items()]
+        tries = ", ".join(f"{key} = {value}" for key, value in unvaried.items())
+        why = f"vary {tries}: the sides differ there, and no case changes it"
+        return _run(evidence, here, why, {"interventions": asked})
     if is_excess(baseline):
         return _without_cause(evidence, baseline, here)
     if not any(item.status == MEASURED for item in floors):

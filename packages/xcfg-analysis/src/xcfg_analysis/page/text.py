@@ -122,6 +122,9 @@ def _lists(found: Analysis) -> Iterator[str]:
         knobs = getattr(found, name)
         if knobs:
             yield from wrapped("", f"{name.replace('_', ' ')} ({meaning}): {', '.join(knobs)}")
+    if found.not_varied:
+        meaning = "the sides differ in it, and no case changes it"
+        yield from wrapped("", f"not varied ({meaning}): {', '.join(found.not_varied)}")
     for item in found.not_alignable:
         yield from wrapped("", f"cannot be aligned: {item}")
 

@@ -189,6 +189,7 @@ class Analysis(Record):
 
     For a run: exonerated, not_exercised, below_resolution, unresolved and not_measured are axis keys; unresolved are
     knobs that move their side while no change of the gap was shown. outside: what no declared knob explains.
+    not_varied: where the cause of an excess was not found, settings in which the sides differ and that no case varies.
     swaps: one entry per operation and backend that a case puts in the place of native, on one side or on both.
     resolution: quantity -> the largest floor, empty without a control. evidence: experiment digest, baseline case and
     attempt. families: how many tests each correction was made over. rules: the alignment ladder, whose level is
@@ -238,6 +239,7 @@ class Analysis(Record):
     unresolved: tuple[str, ...] = ()
     not_measured: tuple[str, ...] = ()
     outside: tuple[str, ...] = ()
+    not_varied: tuple[str, ...] = ()
     findings: tuple[str, ...] = ()
     refuted_by: str = ""
     swaps: tuple[Cause, ...] = ()
