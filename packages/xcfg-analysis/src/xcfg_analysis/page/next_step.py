@@ -12,6 +12,8 @@ from xcfg_analysis.floors.floors import MEASURED
 from xcfg_analysis.page.causes import Said, is_excess
 
 SWAPS = "operators.selected_logprob.training and .rollout = reference, and every dtype = float32,"
+REDUCTION = "reduction>=90%"
+"""What is asked for where rounding explains production as it is, so that `explained` would be met by nothing at all."""
 CONTROLS = '"controls": {"repeats": 1, "fresh_processes": 2, "shuffled": 1}'
 
 
@@ -27,7 +29,8 @@ def next_command(evidence: Evidence, baseline: Row, floors: Sequence[Floor], sai
     narrowing = [cause for cause in said.causes if cause.direction == "narrows"]
     commands = {item.record.name for item in evidence.plugins.commands()}
     if narrowing and "minimize" in commands:
-        return f"xcfg minimize {run}"
+        objective = "explained" if is_excess(baseline) else f"'{REDUCTION}'"
+        return f"xcfg minimize {run} --objective {objective}"
     if narrowing:
         first = narrowing[0]
         return (
