@@ -10,9 +10,9 @@ from xcfg.schema.names import Status
 from xcfg.schema.result import Interval
 
 from xcfg_analysis.cube.rows import Cube, Row
+from xcfg_analysis.cube.slices import Knobs, slices_of
 from xcfg_analysis.gate.figures import devices_of, edge_of, figures_of
 from xcfg_analysis.gate.kinds import OF_STATUS, finding, worst
-from xcfg_analysis.gate.slices import Knobs, slices_of
 from xcfg_analysis.rules.conclusion import Findings, Severity
 from xcfg_analysis.rules.points import MEASURED
 
