@@ -91,7 +91,7 @@ def execute(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=840,
+        timeout=1500,
         check=False,
         stdin=subprocess.DEVNULL,
     )
@@ -121,7 +121,7 @@ def slices_go_the_same_way(folder: Path) -> None:
     found = json.loads(execute("xcfg minimize runs/s2-drift --objective explained --json", folder).stdout)
     assert "rollout.kv_cache_dtype" not in found["left_enabled"], "what has to change may not stay different"
     run = "xcfg run examples/s2/drift.json --rollout vllm --training megatron --slice {0} --json > {0}.json"
-    for name in ("production", "arithmetic"):
+    for name in ("production", "arithmetic"):  # the page does so with the third
         gate = f"xcfg gate runs/s2-drift --after {name}.json --junit {name}.xml"
         done = execute(f"{run.format(name)}; {gate}", folder)
         assert done.returncode == 1, done.stdout + done.stderr
