@@ -13,6 +13,7 @@ import pytest
 import xcfg
 from xcfg.cli.main import main
 from xcfg.errors import ArtifactError, NothingSelectedError, UnknownNameError, UsageError
+from xcfg.schema.codec import evolve
 from xcfg_analysis.cube import query, table
 from xcfg_analysis.cube.load import Evidence, load_cube
 
@@ -114,6 +115,17 @@ def test_a_slice_is_the_experiments_own(cube):
     assert len(query.named_slice(cube, "precise").rows) == 2
     with pytest.raises(UnknownNameError, match="precis"):
         query.named_slice(cube, "precis")
+
+
+def test_a_slice_by_label_is_what_a_run_would_select(cube):
+    """Failing means that `xcfg cube --slice` knows fewer slices than `xcfg run --slice` and `xcfg gate`."""
+    made = evolve(cube, experiment=cube.experiment | {"slices": {"dtype": {"label": ["*compute_dtype=*"]}}})
+    found = query.named_slice(made, "dtype").rows
+    assert [row.label for row in found] == [row.label for row in cube.rows if "compute_dtype=" in row.label]
+    assert len(found) == 2 and {row.role for row in found} == {"case"}
+    nobody = evolve(cube, experiment=cube.experiment | {"slices": {"nobody": {"label": ["nobody"]}}})
+    with pytest.raises(NothingSelectedError, match="nobody"):
+        query.named_slice(nobody, "nobody")
 
 
 def test_a_pivot_holds_one_figure_per_cell(cube):

@@ -96,7 +96,7 @@ def test_a_fault_outside_the_declared_knobs_is_said_to_be_outside(tempered):
     assert before.assessment == "EXCESS_TRAINING"
     assert before.causes == ()
     assert "outside what was varied" in before.outside[0]
-    assert "which side leaves the reference" in before.next_step
+    assert "vary operators.selected_logprob.training = native" in before.next_step
 
 
 def test_the_planted_cause_is_named_and_nothing_else(tempered):
@@ -113,6 +113,7 @@ def test_the_planted_cause_is_named_and_nothing_else(tempered):
     assert after.ladder_level == "L3"
     assert after.outside == ()
     assert "operators.selected_logprob.training" in after.conclusion
+    assert after.next_command == "xcfg minimize runs/tempered --objective explained", "a command that runs as it stands"
 
 
 def test_a_grid_that_grew_keeps_both_analyses(tempered):

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import jsonschema
 import pytest
+from xcfg.artifacts.store import Store
 from xcfg.cli.main import main
 
 TINY = Path(__file__).resolve().parents[4] / "examples" / "quickstart"
@@ -110,6 +111,20 @@ def test_a_folder_that_the_run_did_not_leave_closes_the_gate(place, run, tmp_pat
     assert gate(capsys, run, "--after", path)[0] == 2
     path.write_text("")
     assert gate(capsys, run, "--after", path)[0] == 2, "what a killed run printed"
+
+
+def test_the_gate_judges_the_plan_of_the_run_that_ended(place, tmp_path, capsys):
+    """Failing means that a slice which ran again is judged by the plan of another slice in the same folder."""
+    copy = tmp_path / "att-profiles"
+    shutil.copytree(place / "runs" / "att-profiles", copy)
+    store = Store(tmp_path, "att-profiles")
+    (whole,) = store.revisions()
+    store.open_experiment(whole.record.experiment, whole.plan()[:1], whole.record.identity)
+    counted = []
+    for words in ((), ("--after", place / "run.json")):
+        code, out, _ = gate(capsys, copy, "--json", *words)
+        counted.append((code, len(json.loads(out)["cases"])))
+    assert counted == [(0, 1), (0, 2)]
 
 
 def test_a_deleted_case_closes_the_gate(place, tmp_path, capsys):

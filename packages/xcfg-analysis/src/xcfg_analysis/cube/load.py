@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -35,9 +35,9 @@ def side_of(arm: str) -> str:
     return SIDES.get(arm, Side.ROLLOUT.value)
 
 
-def load_cube(folder: Path, *, plugins: Any = None, runtimes: str = "") -> Cube:
+def load_cube(folder: Path, *, plugins: Any = None, runtimes: str = "", cases: Collection[str] = ()) -> Cube:
     """Return the cube of `runs/<experiment>`; arguments and errors as for `Evidence.open`."""
-    return Evidence.open(folder, plugins=plugins, runtimes=runtimes).cube
+    return Evidence.open(folder, plugins=plugins, runtimes=runtimes, cases=cases).cube
 
 
 class Evidence:
@@ -53,14 +53,23 @@ class Evidence:
         self._scores: dict[tuple[str, str], Float | None] = {}
 
     @classmethod
-    def open(cls, folder: Path, *, plugins: Any = None, runtimes: str = "", experiment: str = "") -> Evidence:
+    def open(
+        cls,
+        folder: Path,
+        *,
+        plugins: Any = None,
+        runtimes: str = "",
+        experiment: str = "",
+        cases: Collection[str] = (),
+    ) -> Evidence:
         """Return the evidence in `runs/<experiment>`, of its newest revision.
 
         runtimes: `ROLLOUT/TRAINING` where several pairs ran it; pairs are never mixed. experiment: the digest of a
-        revision. Raises UsageError when the folder holds no run, NothingSelectedError when no case ended,
+        revision. cases: ids; a revision that plans exactly these goes before newer ones.
+        Raises UsageError when the folder holds no run, NothingSelectedError when no case ended,
         UnknownNameError for a pair that did not run, ArtifactError for a file that was altered.
         """
-        run = xcfg.open_run(folder, runtimes=runtimes, experiment=experiment)
+        run = xcfg.open_run(folder, runtimes=runtimes, experiment=experiment, cases=cases)
         return cls(run, plugins if plugins is not None else xcfg.load_plugins())
 
     # --- tokens -------------------------------------------------------------------------------------------

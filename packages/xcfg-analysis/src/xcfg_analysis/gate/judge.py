@@ -11,9 +11,9 @@ from xcfg.schema.result import Interval
 from xcfg.schema.rules import Findings
 
 from xcfg_analysis.cube.rows import Cube, Row
+from xcfg_analysis.cube.slices import Knobs, slices_of
 from xcfg_analysis.gate.figures import devices_of, edge_of, figures_of
 from xcfg_analysis.gate.kinds import OF_STATUS, finding, worst
-from xcfg_analysis.gate.slices import Knobs, slices_of
 from xcfg_analysis.rules.points import MEASURED
 from xcfg_analysis.rules.sentences import level_sentence, sentences
 

@@ -77,7 +77,9 @@ def minimize_run(folder: Path, objective: str, *, plugins: Any = None, runtimes:
     chosen = parse(objective, IntervalRule.of(evidence.run.contract.assessment))
     executed = from_grid(evidence.cube, chosen, evidence)
     baseline = evidence.cube.baseline
-    fixed = not_alignable(baseline.axes if baseline is not None else (), manager.knobs())
+    varied = {knob.partition("@")[0] for atom in executed.atoms for knob in atom.knobs}
+    axes = () if baseline is None else baseline.axes
+    fixed = not_alignable((path for path in axes if path.partition("@")[0] not in varied), manager.knobs())
     return document(
         Searched(
             objective=chosen,

@@ -26,6 +26,8 @@ SWAPS = (
     {"path": "rollout.dtype", "values": [PRECISE]},
 )
 """Interventions that show which side leaves the reference."""
+REDUCTION = "reduction>=90%"
+"""What is asked for where rounding explains production as it is, and no case passes."""
 NEW_TOKENS = "xcfg freeze --help"
 
 
@@ -66,9 +68,9 @@ def next_step(
     narrowing = [cause for cause in said.causes if cause.direction == "narrows"]
     failing = baseline.status == Status.MISMATCH.value
     if narrowing and (failing or is_excess(baseline)):
-        objective = "explained" if is_excess(baseline) else "verdict"
+        objective = _objective(evidence, baseline)
         why = f"find the smallest set that is enough for {objective!r} among the cases that were run"
-        return Next(why, f"xcfg minimize {place} --objective {objective}{_pair(evidence)}")
+        return Next(why, f"xcfg minimize {place} --objective {shlex.quote(objective)}{_pair(evidence)}")
     if unvaried:
         asked = [{"path": key, "values": [value]} for key, value in unvaried.items()]
         tries = ", ".join(f"{key} = {value}" for key, value in unvaried.items())
@@ -87,6 +89,14 @@ def next_step(
         why = "nothing has to be aligned: keep this run as the baseline that later ones are held against"
         return Next(why, f"xcfg gate {place} --write-baseline {target}{_pair(evidence)}")
     return Next("look at every case", f"xcfg cube {place}{_pair(evidence)}")
+
+
+def _objective(evidence: Evidence, baseline: Row) -> str:
+    """Return an objective that production fails and a case can meet."""
+    if is_excess(baseline):
+        return "explained"
+    passing = any(row.status == Status.PASS.value for row in evidence.cube.cases)
+    return "verdict" if passing else REDUCTION
 
 
 def _of_profiles(evidence: Evidence, points: Points, here: Path) -> Next:

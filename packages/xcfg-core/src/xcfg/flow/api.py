@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from os import PathLike
@@ -134,14 +134,16 @@ def open_dump(
     )
 
 
-def open_run(path: AnyPath, *, runtimes: str = "", experiment: str = "") -> stored_run.StoredRun:
+def open_run(
+    path: AnyPath, *, runtimes: str = "", experiment: str = "", cases: Collection[str] = ()
+) -> stored_run.StoredRun:
     """Return a finished run as it was sealed: planned cases with their newest valid attempts, and their scores.
 
     path: `runs/<experiment>`. runtimes: `ROLLOUT/TRAINING` where several pairs ran it; without, the pair that ran the
-    baseline last. experiment: the digest of a revision; without, the newest. Raises UsageError, NothingSelectedError,
-    UnknownNameError, ArtifactError.
+    baseline last. experiment: the digest of a revision; without, the newest. cases: ids; a revision that plans exactly
+    these goes before newer ones. Raises UsageError, NothingSelectedError, UnknownNameError, ArtifactError.
     """
-    return stored_run.open_run(Path(path), runtimes=runtimes, experiment=experiment)
+    return stored_run.open_run(Path(path), runtimes=runtimes, experiment=experiment, cases=cases)
 
 
 def verify(path: AnyPath, *, seals_only: bool = False) -> VerifySummary:

@@ -6,7 +6,7 @@ is not valid is left out and named.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -169,9 +169,11 @@ class StoredRun:
         return self.store.put_analysis(document)
 
 
-def open_run(path: Path, *, runtimes: str = "", experiment: str = "") -> StoredRun:
+def open_run(path: Path, *, runtimes: str = "", experiment: str = "", cases: Collection[str] = ()) -> StoredRun:
     """Return the run in `path` (`runs/<experiment>`): its newest revision, or the one whose digest is `experiment`.
 
+    cases: ids; a revision that plans exactly these goes before newer ones, for slices of one experiment are revisions
+    with the same content, and a slice that runs again makes no new one.
     runtimes: `ROLLOUT/TRAINING`; without it the pair that ran the baseline last. Pairs are never mixed.
     Raises UsageError when `path` holds no run, NothingSelectedError when no case ended, UnknownNameError for a pair
     that did not run, ArtifactError for a file that was altered.
@@ -183,7 +185,8 @@ def open_run(path: Path, *, runtimes: str = "", experiment: str = "") -> StoredR
     revisions = [item for item in store.revisions() if experiment in ("", item.experiment_digest)]
     if not revisions:
         raise ArtifactError(f"{str(path)!r} has no whole revision", hint="`xcfg verify` names what is wrong with it.")
-    revision = revisions[-1]
+    asked = [item for item in revisions if cases and set(item.lines) == set(cases)]
+    revision = (asked or revisions)[-1]
     found = [_attempts(store, convert(line, ExperimentCase)) for line in revision.plan()]
     pairs = [_pair(item) for item in sorted((i for f in found for i in f if i.attempt), key=_age)]
     if not pairs:
