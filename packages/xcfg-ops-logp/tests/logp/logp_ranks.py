@@ -156,7 +156,7 @@ def run(folder: Path, jobs: list[tuple[str, tuple[Any, ...]]], world: int = WORL
         process.start()
     try:
         for process in ranks:
-            process.join(120)
+            process.join(280)
         codes = [process.exitcode for process in ranks]
     finally:
         for process in ranks:
