@@ -16,6 +16,7 @@ from xcfg_ops_logp.sharded.fixed_point import ENTRIES, FixedPoint
 from xcfg_ops_logp.sharded.partials import AllGatherPartials
 from xcfg_ops_logp.sharded.tree import Tree, fold, merge, roots
 from xcfg_ops_logp.torch_backends import BACKENDS, REFERENCE_FLOAT32
+from xcfg_testkit import cost
 
 SHARDED = [item for item in BACKENDS if item is not REFERENCE_FLOAT32]
 INF, NAN = math.inf, math.nan
@@ -226,3 +227,13 @@ def test_accumulators_are_what_they_say():
     assert (narrow.dtype, wide.dtype) == (torch.float32, torch.float64)
     assert float((wide - exact).abs().max()) < 1e-14 < float((narrow.double() - exact).abs().max())
     assert Tree()(logits.double(), selected).dtype == torch.float64
+
+
+@each
+def test_memory_is_that_of_a_few_rows(made):
+    """If this fails, a million rows need the memory of their logits in float32, or a chunk lives on beside the next."""
+    logits = torch.randn(1, 65_536, generator=torch.Generator().manual_seed(7)).bfloat16().expand(16, -1)
+    operator, selected = made(chunk_rows=2), torch.zeros(16, dtype=torch.int64)
+    wide = 8 if made is FixedPoint else 4
+    chunk, kept = 2 * 65_536 * wide, 16 * 8 * 8
+    assert chunk < cost.measure(operator, logits, selected).peak_bytes <= 2.6 * chunk + kept

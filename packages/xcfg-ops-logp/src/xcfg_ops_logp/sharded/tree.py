@@ -32,14 +32,17 @@ def roots(start: int, stop: int) -> list[Node]:
 
 
 def fold(terms: torch.Tensor, start: int) -> torch.Tensor:
-    """Return [n, R]: the sums of `terms` [n, w], entries start to start + w, at the nodes that `roots` lists."""
+    """Return [n, R]: the sums of `terms` [n, w], entries start to start + w, at the nodes that `roots` lists.
+
+    What is kept of a level is copied, so that the level itself can go.
+    """
     found, stop = [], start + terms.shape[1]
     while start < stop:
         if start % 2:
-            found.append(terms[:, 0])
+            found.append(terms[:, 0].clone())
             terms, start = terms[:, 1:], start + 1
         if stop % 2 and start < stop:
-            found.append(terms[:, -1])
+            found.append(terms[:, -1].clone())
             terms, stop = terms[:, :-1], stop - 1
         terms = terms[:, 0::2] + terms[:, 1::2]
         start, stop = start // 2, stop // 2
