@@ -133,6 +133,27 @@ def rows_by_size(answers) -> list[torch.Tensor]:
     return [answers[0][size] for size in ranks.SIZES]
 
 
+@pytest.mark.parametrize("backend", BACKENDS, ids=lambda item: item.backend_id)
+def test_what_is_claimed_holds_over_ranks(found, backend):
+    """If this fails, a claim that one rank can show does not hold where ranks exchange."""
+    answers = found[backend.backend_id, "rows"]
+    for size in ranks.SIZES:
+        first = answers[0][size]
+        held = {
+            "run-to-run": ranks.same(first, answers[0]["again", size]),
+            "batch-invariant": ranks.same(first[list(ranks.ALONE)], answers[0]["alone", size]),
+        }
+        assert all(held[claim] for claim in held if claim in backend.properties), (size, held)
+
+
+def test_the_librarys_all_reduce_depends_on_the_batch(found):
+    """If this fails, an all-reduce adds every row's ranks in one order, and could claim batch invariance."""
+    answers = found[REDUCED.backend_id, "rows"]
+    moved = [int((answers[0][size][list(ranks.ALONE)] != answers[0]["alone", size]).sum()) for size in ranks.SIZES]
+    assert moved[:2] == [0, 0], "of two ranks there is one order"
+    assert moved[2] > 0 or moved[3] > 0, moved
+
+
 def test_a_planted_order_is_seen(found):
     """If this fails, the tests of bits above cannot see the order of a sum, and their silence means nothing.
 
