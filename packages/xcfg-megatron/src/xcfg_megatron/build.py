@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from xcfg.errors import LaunchError
 from xcfg.plugin.operators import BoundOperator, instantiate
-from xcfg.plugin.protocols import RankContext
+from xcfg.plugin.protocols import RankContext, ShardedLogprob
 from xcfg.schema._base import Value
 from xcfg.schema.worker import WorkerSpec
 
@@ -18,7 +18,6 @@ from xcfg_megatron.convert import Shape, pieces
 from xcfg_megatron.engine import Engine
 from xcfg_megatron.errors import UnsupportedBuildError
 from xcfg_megatron.load import hf_config, load
-from xcfg_megatron.logprob import Sharded
 from xcfg_megatron.options import parse_options
 from xcfg_megatron.parallel import join
 from xcfg_megatron.patches import apply_cpu_patches, patch_rotary_slice
@@ -64,7 +63,7 @@ def build_engine(spec: WorkerSpec, context: RankContext) -> Engine:
     parts = pieces(shape, fused_norms=name != "local")
     load(model, parts, Path(spec.checkpoint), ranks)
     engine = Engine(model, mcore, shape, parts, operators, options, ranks, context.device, dtype, name, patches)
-    if isinstance(engine.operator.function, Sharded):
+    if isinstance(engine.operator.function, ShardedLogprob):
         engine.operator.function.place(ranks.tensor_group, ranks.tensor_rank * (shape.padded // ranks.tensor))
     from xcfg_megatron.watch import watch
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 import torch.distributed as dist
+from xcfg.plugin.protocols import ShardedLogprob
 
 from xcfg_megatron.engine import Engine
-from xcfg_megatron.logprob import Sharded
 from xcfg_megatron.parallel import zigzag
 
 
@@ -44,12 +44,12 @@ def logprobs(engine: Engine, rows: torch.Tensor, selected: torch.Tensor, policy:
     """
     entries = engine.shape.vocab if policy == "mask" else engine.shape.padded
     function = engine.operator.function
-    if isinstance(function, Sharded):
+    if isinstance(function, ShardedLogprob):
         function.vocab = entries
     else:
         rows = _whole(engine, rows)[:, :entries]
     found: torch.Tensor = engine.operator(rows, selected)
-    engine.columns[function.summed if isinstance(function, Sharded) else rows.shape[-1]] += len(rows)
+    engine.columns[function.summed if isinstance(function, ShardedLogprob) else rows.shape[-1]] += len(rows)
     return found
 
 

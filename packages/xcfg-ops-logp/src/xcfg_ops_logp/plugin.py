@@ -1,10 +1,12 @@
-"""What this package registers: the reference backend of `selected_logprob`. Imports nothing heavy."""
+"""What this package registers: the backends of `selected_logprob`. Imports nothing heavy."""
 
 from __future__ import annotations
 
 from xcfg.plugin import hookimpl
 from xcfg.schema.knobs import IntRange
 from xcfg.schema.operators import OperatorBackendDescriptor, OptionDefinition
+
+from xcfg_ops_logp.torch_backends import BACKENDS, IGNORE
 
 REFERENCE = OperatorBackendDescriptor(
     operation="selected_logprob",
@@ -21,6 +23,7 @@ REFERENCE = OperatorBackendDescriptor(
             default=32,
             summary="rows held in float64 at a time; bounds memory and moves no bit of the result",
         ),
+        IGNORE,
     ),
 )
 
@@ -28,4 +31,4 @@ REFERENCE = OperatorBackendDescriptor(
 @hookimpl
 def xcfg_operator_backends() -> tuple[OperatorBackendDescriptor, ...]:
     """Return the backends of this package."""
-    return (REFERENCE,)
+    return (REFERENCE, *BACKENDS)

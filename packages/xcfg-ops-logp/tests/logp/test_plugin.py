@@ -16,9 +16,19 @@ def test_hooks_are_known():
     manager.add_hookspecs(spec)
     manager.register(plugin)
     manager.check_pending()
-    assert [item.backend_id for found in manager.hook.xcfg_operator_backends() for item in found] == [
-        "xcfg.reference_logp"
-    ]
+    found = [item for records in manager.hook.xcfg_operator_backends() for item in records]
+    assert {item.backend_id for item in found} >= {
+        "xcfg.reference_logp",
+        "xcfg.reference_logp_float32",
+        "xcfg.tp_tree_logp",
+        "xcfg.allgather_logits_logp",
+        "xcfg.allgather_partials_logp",
+        "xcfg.allreduce_partials_logp",
+        "xcfg.fixed_point_logp",
+        "xcfg.slime_vocab_parallel_logp",
+    }
+    names = [name for item in found for name in (item.backend_id, *item.aliases)]
+    assert len(set(names)) == len(names)
 
 
 def test_torch_is_not_imported():

@@ -87,6 +87,7 @@ BACKENDS = (
         factory="xcfg_vllm.native:engine_owned",
         targets=("rollout",),
         properties=("run-to-run",),
+        aliases=("vllm_all_gather",),
         runtimes=("vllm",),
     ),
     *(

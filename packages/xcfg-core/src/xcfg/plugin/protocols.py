@@ -84,6 +84,30 @@ class SelectedLogprob(Protocol):
 
 
 @runtime_checkable
+class ShardedLogprob(Protocol):
+    """A `selected_logprob` that can be handed this rank's columns instead of all of them.
+
+    A runtime whose vocabulary is split looks for this form, calls `place` once its ranks are joined, sets `vocab`
+    before a call, and hands over local logits [N, V / ranks] with global ids. To an operator without it, it hands
+    gathered logits. Not placed, the operator stands alone and its columns are the whole vocabulary.
+
+    vocab: entries that take part; columns from there on are hidden, None hides nothing. summed: how many columns, over
+    all ranks, the last call left unmasked, counted in what it summed.
+    """
+
+    vocab: int | None
+    summed: int
+
+    def place(self, group: Any, start: int) -> None:
+        """Take the process group of the shards (None: one rank) and the global id of the first local column."""
+        ...
+
+    def __call__(self, logits: torch.Tensor, selected: torch.Tensor) -> torch.Tensor:
+        """Logits [N, V / ranks] floating, selected int64 [N] global ids -> [N], nats, equal on every rank."""
+        ...
+
+
+@runtime_checkable
 class DumpReader(Protocol):
     """Reads a foreign dump into canonical columns, in bounded memory."""
 
