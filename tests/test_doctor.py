@@ -152,15 +152,10 @@ def test_a_file_is_read_like_a_command_line(doctor, tmp_path):
 
 def test_a_gpu_shows_no_cpu_figure_as_its_own(doctor):
     """Failing means that a number from a CPU stands where a GPU's was asked for."""
-    _, document = doctor(
-        "--kv-cache-dtype fp8 --attention-backend TRITON_ATTN --block-size 16", None, "--platform", "cuda"
-    )
+    _, document = doctor("--kv-cache-dtype fp8 --no-enable-chunked-prefill --block-size 16", None, "--platform", "cuda")
     findings = {item["flag"]: item for item in document["arguments"]["findings"]}
-    assert findings["attention-backend"]["verdict"] == "not_run", "no case with it has run on a GPU"
-    for flag in (
-        "attention-backend",
-        "block-size",
-    ):  # a run on a GPU started from blocks of 16, and varied neither to it
+    assert findings["enable-chunked-prefill"]["verdict"] == "not_run", "no case with it has run on a GPU"
+    for flag in ("enable-chunked-prefill", "block-size"):  # the runs on a GPU started from blocks of 16
         assert not findings[flag]["effects"] and not findings[flag]["measured"], findings[flag]
     ran = findings["kv-cache-dtype"]
     assert (ran["verdict"], ran["platform"]) == ("applied", "cuda"), ran

@@ -24,6 +24,7 @@ import knob_pages
 import msgspec
 from xcfg import errors
 from xcfg.artifacts.layout import STATUS_PAYLOADS
+from xcfg.binding import DeterminismSpec, fields_of
 from xcfg.cli._output import Session
 from xcfg.cli.cmd_schema import documents
 from xcfg.cli.main import cli
@@ -31,8 +32,24 @@ from xcfg.contract import load_contract
 from xcfg.dumps import columns
 from xcfg.plugin import provide, spec
 from xcfg.plugin.manager import PluginManager
-from xcfg.schema import arguments, attempt, doctor, experiment, kept, knobs, operators, plan, result, runtime, worker
+from xcfg.schema import (
+    analysis,
+    arguments,
+    attempt,
+    cube,
+    doctor,
+    experiment,
+    kept,
+    knobs,
+    operators,
+    plan,
+    result,
+    rules,
+    runtime,
+    worker,
+)
 from xcfg.schema._base import Input, Record
+from xcfg_ops_logp.contract import LogProbContract
 
 PAGES = Path(__file__).resolve().parent.parent / "docs"
 BLOCK = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end generated -->)", re.DOTALL)
@@ -322,6 +339,29 @@ def store_records() -> str:
     return "\n".join(struct(kind) for kind in kinds)
 
 
+def cube_records() -> str:
+    """Return the documents of `xcfg cube`."""
+    kinds = (cube.Cube, cube.Row, cube.AxisCell, cube.ArmCell, cube.Pivot)
+    return "\n".join(struct(kind) for kind in kinds)
+
+
+def analysis_records() -> str:
+    """Return the document of `xcfg analyze` and `xcfg minimize`."""
+    kinds = (
+        analysis.Analysis,
+        analysis.Cause,
+        analysis.Effect,
+        analysis.Interaction,
+        analysis.Floor,
+        analysis.SignatureFinding,
+        rules.Findings,
+        rules.Level,
+        rules.Conclusion,
+        rules.Severity,
+    )
+    return "\n".join(struct(kind) for kind in kinds)
+
+
 def store_payloads() -> str:
     """Return which files an attempt of each status must and must not hold."""
     rows = [
@@ -341,6 +381,28 @@ def contract_table() -> str:
     logprob = load_contract("ws1", "current").accuracy.default["logprob"]
     rows = [(dtype, entry.atol, entry.source, entry.provenance) for dtype, entry in logprob.items()]
     return table(("compute dtype", "threshold, nats", "source", "provenance"), rows)
+
+
+def tier_rows(kind: type[Record]) -> list[tuple[str, str, str, str]]:
+    """Return path, tier of a row, tier end to end and marks of every field of an operator contract."""
+    rows = []
+    for item in fields_of(kind):
+        marks = ["violation"] if item.violation else []
+        marks += ["global view"] if item.view else []
+        marks += [f"where {item.condition} runs"] if item.condition else []
+        rows.append((f"`{item.path}`", item.tier.value, item.end_to_end.value, ", ".join(marks)))
+    return rows
+
+
+def logprob_contract() -> str:
+    """Return the fields of LogProbContract with their tiers."""
+    return table(("field", "rows and swaps", "end to end", "marks"), tier_rows(LogProbContract))
+
+
+def determinism_flags() -> str:
+    """Return the flags that a worker reads."""
+    rows = ((path, tier, marks) for path, tier, _, marks in tier_rows(DeterminismSpec))
+    return table(("flag", "tier", "binds"), rows)
 
 
 def engine_knobs() -> str:
@@ -371,6 +433,7 @@ GENERATORS: dict[str, Callable[[], str]] = {
     for item in (
         command_pages,
         contract_table,
+        determinism_flags,
         doctor_example,
         doctor_records,
         dump_columns,
@@ -384,11 +447,14 @@ GENERATORS: dict[str, Callable[[], str]] = {
         hook_records,
         hook_table,
         knob_table,
+        logprob_contract,
         schema_names,
         score_columns,
         shared_options,
         store_payloads,
         store_records,
+        cube_records,
+        analysis_records,
         worker_records,
     )
 }

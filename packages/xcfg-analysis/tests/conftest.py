@@ -13,6 +13,7 @@ import pytest
 import xcfg
 from safetensors.numpy import save_file
 from xcfg_analysis.analyze import candidates
+from xcfg_analysis.page.analysis import analyze_run
 from xcfg_analysis.recognise import recognise
 from xcfg_analysis.tokens import active_tokens
 
@@ -80,6 +81,18 @@ def planted(runs):
         patch.syspath_prepend(str(runs.PLANTED))
         patch.setenv("PYTHONPATH", str(runs.PLANTED), prepend=os.pathsep)
         yield xcfg.load_plugins()
+
+
+@pytest.fixture(scope="session")
+def tempered(runs, planted, tmp_path_factory):
+    """A temperature of 0.7 in the training operator: first a grid that cannot cure it, then one that can."""
+    folder = tmp_path_factory.mktemp("tempered")
+    first = runs.write_experiment(folder, **runs.TEMPERED)
+    xcfg.run(first, plugins=planted, output_root=folder / "runs", columns=("entropy",))
+    before = analyze_run(folder / "runs" / "tempered", plugins=planted)
+    grown = runs.TEMPERED | {"interventions": [*runs.TEMPERED["interventions"], runs.CURED]}
+    xcfg.run(runs.write_experiment(folder, **grown), plugins=planted, output_root=folder / "runs", columns=("entropy",))
+    return before, analyze_run(folder / "runs" / "tempered", plugins=planted), folder / "runs" / "tempered"
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -37,6 +38,7 @@ def row(case_id, d, delta=None, **changes):
     exercised = changes.pop("exercised", "yes")
     pids = changes.pop("pids", (1,))
     claims = changes.pop("claims", {})
+    mechanism = changes.pop("mechanism", {})
     cells = {
         key: AxisCell(path=key, requested=value, actual=value, status="applied", exercised=exercised)
         for key, value in delta.items()
@@ -50,6 +52,7 @@ def row(case_id, d, delta=None, **changes):
             processes=pids,
             started=("7",) * len(pids),
             claims=claims,
+            mechanism=mechanism if arm == "rollout_decode" else {},
         )
         for arm in ARMS
     }
@@ -96,12 +99,35 @@ class Handmade:
             contract=load_contract(),
             experiment=self.cube.experiment,
             revision=SimpleNamespace(experiment_digest="0" * 64),
+            rollout=self._rollout(),
+            folder=Path.cwd() / "runs" / "handmade",
         )
-        self.plugins = SimpleNamespace(commands=tuple)
+        self.plugins = SimpleNamespace(commands=tuple, signatures=tuple)
+
+    def _rollout(self):
+        count = np.bincount(self.sequence)
+        starts = np.concatenate(([0], np.cumsum(count)))
+        return SimpleNamespace(
+            offsets=starts,
+            token_ids=np.arange(len(self.sequence)),
+            tensors={
+                "weight_version": np.zeros(len(self.sequence), dtype=np.int32),
+                "position_ids": np.arange(len(self.sequence)) - np.repeat(starts[:-1], count),
+            },
+            manifest=SimpleNamespace(sequences=[SimpleNamespace(request_id=str(at)) for at in range(len(count))]),
+        )
+
+    def columns(self, item, arm):
+        """No optional column."""
+        return {}
 
     def difference(self, item, name):
         d = self.differences.get(item.case_id) if name else None
         return None if d is None else (d, np.ones(len(d), dtype=bool))
+
+    def scored_at(self, item):
+        """As the ids sort."""
+        return item.case_id
 
     def scores(self, item, arm):
         """The rollout arm is 0 everywhere, so that the training arm is the difference itself."""

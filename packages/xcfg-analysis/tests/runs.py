@@ -7,8 +7,8 @@ import shutil
 from pathlib import Path
 
 EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "quickstart"
-CONTROLS = {"repeats": 1, "fresh_processes": 2, "shuffled": 1, "cold": 1}
-"""cold: no runtime declares a cache that outlives a request, so it has to end UNSUPPORTED and be said."""
+CONTROLS = {"repeats": 1, "fresh_processes": 2, "shuffled": 1, "cold": 1, "at_end": 1}
+"""cold: the embedded runtime has no cache that outlives a request, so it has to end UNSUPPORTED and be said."""
 GRID = {
     "experiment_id": "grid",
     "strategy": "pairwise",
@@ -54,3 +54,22 @@ TEMPERED = {
 }
 CURED = {"path": "operators.selected_logprob.training", "values": ["native"]}
 """The intervention that takes the fault of TEMPERED away."""
+
+OPPOSED = {
+    "experiment_id": "opposed",
+    "strategy": "pairwise",
+    "pairwise_paths": [["operators.selected_logprob.training", "operators.selected_logprob.rollout"]],
+    "interventions": [
+        {"path": "operators.selected_logprob.training", "values": ["native"]},
+        {"path": "operators.selected_logprob.rollout", "values": ["native"]},
+        {"path": "batch.size", "values": [2]},
+    ],
+    "operators": {
+        "selected_logprob": {
+            "training": {"backend": "planted.tempered", "options": {"temperature": 0.7}},
+            "rollout": {"backend": "planted.tempered", "options": {"temperature": 1.4}},
+        }
+    },
+    "controls": {"repeats": 1},
+}
+"""A fault on each side, in opposite directions: neither cure is enough alone, both together are."""

@@ -6,12 +6,14 @@ import csv
 import io
 import json
 
+import jsonschema
 import numpy as np
 import pyarrow.parquet
 import pytest
 import xcfg
 from xcfg.cli.main import main
 from xcfg.errors import ArtifactError, NothingSelectedError, UnknownNameError, UsageError
+from xcfg.schema.codec import evolve
 from xcfg_analysis.cube import query, table
 from xcfg_analysis.cube.load import Evidence, load_cube
 
@@ -34,7 +36,7 @@ def test_every_planned_case_is_a_row_in_the_order_of_the_plan(cube, grid):
     plan = [json.loads(line) for line in (grid / "plan.jsonl").read_text().splitlines()]
     assert [row.case_id for row in cube.rows] == [line["case_id"] for line in plan]
     assert cube.baseline.label == "baseline"
-    assert {row.role for row in cube.rows} == {"case", "repeat", "fresh", "shuffled", "cold"}
+    assert {row.role for row in cube.rows} == {"case", "repeat", "fresh", "shuffled", "cold", "at_end"}
     assert only(cube, "cold 1").status == "UNSUPPORTED"
 
 
@@ -115,6 +117,17 @@ def test_a_slice_is_the_experiments_own(cube):
         query.named_slice(cube, "precis")
 
 
+def test_a_slice_by_label_is_what_a_run_would_select(cube):
+    """Failing means that `xcfg cube --slice` knows fewer slices than `xcfg run --slice` and `xcfg gate`."""
+    made = evolve(cube, experiment=cube.experiment | {"slices": {"dtype": {"label": ["*compute_dtype=*"]}}})
+    found = query.named_slice(made, "dtype").rows
+    assert [row.label for row in found] == [row.label for row in cube.rows if "compute_dtype=" in row.label]
+    assert len(found) == 2 and {row.role for row in found} == {"case"}
+    nobody = evolve(cube, experiment=cube.experiment | {"slices": {"nobody": {"label": ["nobody"]}}})
+    with pytest.raises(NothingSelectedError, match="nobody"):
+        query.named_slice(nobody, "nobody")
+
+
 def test_a_pivot_holds_one_figure_per_cell(cube):
     found = query.pivot(cube, "training.compute_dtype", "training.attention_backend", "rms")
     assert (found.row_values, found.column_values) == (("bfloat16", "float32"), ("sdpa", "eager"))
@@ -144,7 +157,7 @@ def test_formats_hold_the_same_table(cube, tmp_path):
     assert [float(line[name]) if line[name] else None for line in lines] == [row[name] for row in rows]
     assert [line[name] for line in stored] == [row[name] for row in rows]
     assert [line["requested.batch.size"] for line in stored] == [row["requested.batch.size"] for row in rows]
-    assert lines[-1][name] == ""
+    assert [line["label"] for line in lines if line[name] == ""] == ["cold 1"]
     assert not list(tmp_path.glob(".*"))
     with pytest.raises(UsageError, match="no suffix"):
         table.write(cube, tmp_path / "cube.xlsx")
@@ -184,3 +197,24 @@ def test_an_altered_score_is_no_row(grid, tmp_path, manager):
     (copy / "plan.jsonl").write_text("{}\n")
     with pytest.raises(ArtifactError, match="no whole revision"):
         xcfg.open_run(copy)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("cube", ("cube",)),
+        ("pivot", ("cube", "--pivot", "training.compute_dtype", "training.attention_backend")),
+        ("analysis", ("analyze",)),
+    ],
+)
+def test_what_is_printed_is_what_the_schema_says(grid, capsys, name, words):
+    """Failing means that a program which reads the document by its published schema reads it wrong."""
+    assert main(["schema", name, "--json"]) == 0
+    schema = json.loads(capsys.readouterr().out)
+    jsonschema.Draft202012Validator.check_schema(schema)
+    main([words[0], str(grid), *words[1:], "--json"])
+    document = json.loads(capsys.readouterr().out)
+    jsonschema.validate(document, schema)
+    assert document["schema_version"] == f"xcfg.{name}.v1"
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(document | {"schema_version": "xcfg.other.v1"}, schema)

@@ -166,6 +166,28 @@ def test_an_interaction_is_what_the_two_do_beyond_their_sum():
     assert none.outcome == "NONE_SHOWN"
 
 
+def test_a_row_of_a_covering_array_names_the_pairs_that_it_cannot_tell_apart():
+    """Failing means that a covering array shows no interaction, or that one of its pairs is accused for all."""
+    parts = {"a": 0.9, "b": 0.8, "c": 0.7}
+    rows = [row(name, scale * BASE, {name: 1}) for name, scale in parts.items()]
+    whole = row("all", 0.2 * BASE, dict.fromkeys(parts, 1))
+    known = {"base": BASE, "all": 0.2 * BASE} | {name: scale * BASE for name, scale in parts.items()}
+    base = row("base", BASE)
+    evidence = Handmade(known, SEQUENCE, [base, *rows, whole])
+    (found,) = interactions(evidence, base, [*rows, whole], None)
+    assert (found.knobs, found.outcome) == (("a", "b", "c"), "INTERACTION")
+    assert found.among == (("a", "b"), ("a", "c"), ("b", "c"))
+    assert found.cases == ("all", "a", "b", "c", "base")
+    assert found.change.value == pytest.approx((0.2**2 - 0.9**2 - 0.8**2 - 0.7**2 + 2) * np.mean(BASE**2), rel=1e-12)
+    (below,) = interactions(evidence, base, [*rows, whole], abs(found.change.value) / 5.9)
+    assert below.outcome == "BELOW_RESOLUTION", "six figures enter, each as uncertain as the floor"
+    pairs = [row(f"{x}{y}", 0.5 * BASE, {x: 1, y: 1}) for x, y in (("a", "b"), ("a", "c"), ("b", "c"))]
+    evidence = Handmade(known | {item.case_id: 0.5 * BASE for item in pairs}, SEQUENCE, [base, *rows, whole, *pairs])
+    apart = interactions(evidence, base, [*rows, whole, *pairs], None)
+    assert [item.knobs for item in apart] == [("a", "b"), ("a", "c"), ("b", "c")] and not any(i.among for i in apart)
+    assert interactions(evidence, base, [*rows[:2], whole], None) == (), "one single change was not measured"
+
+
 def controls_cube(rows, **planned):
     known = {"base": BASE} | {item.case_id: d for item, d in rows}
     base = row("base", BASE, pids=(10,), claims={"deterministic_algorithms": True})
@@ -206,6 +228,36 @@ def test_a_fresh_control_of_a_used_process_is_no_floor():
     assert (found.status, found.own_process) == ("invalid", False)
     assert "process 11" in found.reason
     assert resolution([found]) == {}
+
+
+def test_a_cache_that_nobody_set_is_no_floor_of_it():
+    """Failing means that a runtime which ignores a control of its cache gives a floor of it."""
+
+    def control(kind, mechanism):
+        rows = [(row("c", BASE, role=kind, index=1, pids=(10,), mechanism=mechanism), BASE)]
+        return controls_cube(rows, **{kind: 1})[kind]
+
+    for mechanism in ({}, {"cache": {"control": "cold", "brought_tokens": 4}}):
+        found = control("warm", mechanism)
+        assert (found.status, resolution([found])) == ("invalid", {})
+        assert "no engine says" in found.reason
+    warm = {"cache": {"control": "warm", "brought_tokens": 48}}
+    assert (control("warm", warm).status, control("warm", warm).reason) == ("measured", "48 tokens came from the cache")
+    idle = {"cache": {"control": "warm", "brought_tokens": 0}}
+    assert "warming it showed nothing" in control("warm", idle).reason
+    assert control("cold", {"cache": {"control": "cold", "brought_tokens": 0}}).status == "measured"
+
+
+def test_the_baseline_again_at_the_end_is_a_floor_of_its_own():
+    """Failing means that the drift of a machine over a run is not seen, or that its middle is taken for its end."""
+    drifted = BASE + 0.01 * OTHER
+    rows = [(row("z", drifted, role="at_end", index=1, pids=(10,)), drifted)]
+    found = controls_cube(rows, at_end=1)["at_end"]
+    assert found.gap["mean_sq"] == pytest.approx(abs(np.mean(drifted**2) - np.mean(BASE**2)), rel=1e-9)
+    assert (found.status, found.reason) == ("measured", "") and "claims deterministic_algorithms" in found.finding
+    assert resolution([found])["mean_sq"] == found.gap["mean_sq"]
+    grown = [(row("c", drifted, role="at_end", index=1), drifted), (row("z", HALF, {"k": 1}), HALF)]
+    assert "'k=1' among them: raise controls.at_end" in controls_cube(grown, at_end=1)["at_end"].reason
 
 
 def test_a_floor_above_zero_is_a_finding_where_the_runtime_claims_determinism():
@@ -250,9 +302,15 @@ def test_the_page_says_everything_once():
     )
     assert found.exit_code == 1
     shown = text(found)
-    assert shown.index("VERDICT") < shown.index("ASSESSMENT") < shown.index("CAUSE training.x") < shown.index("next")
     for word in ("exonerated", "not exercised", "not measured", "refuted by", "evidence"):
         assert word in shown
+    heads = [line.split()[0] if line[:7] in ("VERDICT", "ASSESSM") else line for line in shown.splitlines()]
+    golden = ["VERDICT", "ASSESSMENT", "LIKELY CAUSE", "WHAT IT LOOKS LIKE", "WHAT IT IS NOT", "SMALLEST CHANGE"]
+    golden += ["EVIDENCE", "NEXT"]
+    assert [line for line in heads if line.isupper()] == golden, "the order in which a tired person reads"
+    cause = shown[shown.index("LIKELY CAUSE") : shown.index("WHAT IT LOOKS LIKE")].splitlines()
+    assert cause[1].split() == ["CAUSE", "training.x", "(both):", "CAUSED_BY_BOTH_SIDES"]
+    assert shown.splitlines()[-1].strip() == found.next_command
 
 
 def test_a_baseline_without_figures_has_no_effects():
@@ -261,3 +319,20 @@ def test_a_baseline_without_figures_has_no_effects():
     assert (found.exit_code, found.effects) == (4, ())
     assert "it crashed" in found.conclusion
     assert verdict_sums(Handmade({}, SEQUENCE, [base]), base) is None
+
+
+def test_a_pair_that_closes_what_each_alone_opens_is_the_cause():
+    """Failing means that a pure interaction reads as two settings to leave alone, and nothing to change."""
+    base, wide = row("base", BASE), 3 * BASE
+    known = {"base": BASE, "x": wide, "y": wide, "xy": HALF}
+    cases = [
+        row("x", wide, {"training.x": 1}),
+        row("y", wide, {"training.y": 1}),
+        row("xy", HALF, {"training.x": 1, "training.y": 1}),
+    ]
+    found = analyze_evidence(Handmade(known, SEQUENCE, [base, *cases]))
+    assert [(cause.knob, cause.direction) for cause in found.causes] == [
+        ("training.x + training.y", "narrows"),
+        ("training.x", "widens"),
+        ("training.y", "widens"),
+    ]

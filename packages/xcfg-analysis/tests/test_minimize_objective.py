@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from xcfg.errors import UsageError
+from xcfg.schema.result import AssessmentResult
 from xcfg_analysis.minimize.objective import Outcome, parse
 from xcfg_analysis.samples.interval import IntervalRule
 from xcfg_analysis.samples.sample import K3, SQUARES, TOKENS, Sample
@@ -82,10 +85,34 @@ def test_the_assessment_decides_explained():
     assert outcome("EXCESS_ROLLOUT") is outcome("BIASED") is FAILS
     assert outcome("UNDECIDED") is outcome("NO_REFERENCE") is UNRESOLVED
     assert outcome("EXPLAINED_BY_PRECISION", "EXCESS_GAP") is UNRESOLVED
-    assert outcome("EXPLAINED_BY_PRECISION", budget=0.3) is UNRESOLVED, (
-        "a larger budget explains more than production's"
-    )
     assert outcome("EXPLAINED_BY_PRECISION", budget=0.001) is MEETS
+
+
+@pytest.mark.parametrize(
+    ("lesser", "expected"),
+    [
+        ("EXPLAINED_BY_PRECISION", MEETS),
+        ("EXCESS_TRAINING", FAILS),
+        ("BIASED", FAILS),
+        ("UNDECIDED", UNRESOLVED),
+        ("NO_REFERENCE", UNRESOLVED),
+        (None, UNRESOLVED),
+    ],
+)
+def test_a_larger_budget_is_judged_by_the_production_points(lesser, expected):
+    """Failing means that a coarser dtype meets `explained` by being allowed more, or that it stays open."""
+    case = made(assessment="EXPLAINED_BY_PRECISION", budget=0.3)
+    if lesser is not None:
+        case = replace(case, lesser=AssessmentResult(assessment=lesser, reason="r_training = 9"))
+    found = parse("explained").judge([case], [made()])
+    assert found.outcome is expected
+    assert "its own on training, 0.3 nats, is larger" in found.reason
+    assert (found.repeatable, "r_training = 9" in found.reason) == (
+        lesser not in ("NO_REFERENCE", None),
+        lesser is not None,
+    )
+    own = replace(case, assessment="EXCESS_GAP")
+    assert parse("explained").judge([own], [made()]).outcome is FAILS, "it fails by its own budget already"
 
 
 def test_k3_is_decided_by_its_interval():

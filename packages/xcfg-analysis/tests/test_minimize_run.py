@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+from pathlib import Path
 
 import pytest
 import xcfg
@@ -159,6 +161,48 @@ def test_an_interrupted_search_goes_on_where_it_stopped(runs, manager, tmp_path)
     assert found.minimal_sets == ((DTYPE,),) and found.minimization.complete
     assert not set(scored(events)) & set(before[:-1]) and scored(events)[0] == before[-1]
     assert all(check.ok for check in xcfg.verify(root).attempts)
+
+
+def test_no_resume_scores_everything_again_and_each_score_once(runs, manager, tmp_path):
+    """Failing means that what a search has just made is made again by its next batch, or that older scores serve."""
+    file = runs.write_experiment(tmp_path, experiment_id="anew", **(BASE | {"align": ALIGN[1:2]}))
+    made = []
+    for resume in (True, False, True):
+        events = []
+        options = {"output_root": tmp_path / "runs", "on_event": events.append, "resume": resume}
+        found = minimize_experiment(file, "reduction>=99%", budget=2, plugins=manager, options=options)
+        assert found.minimal_sets == ((DTYPE,),)
+        made.append(sorted(scored(events)))
+    first, again, resumed = made
+    assert again == first and len(set(first)) == len(first) == 6 and resumed == []
+    attempts = [len(list(case.iterdir())) for case in (tmp_path / "runs" / "anew" / "cases").iterdir()]
+    assert attempts == [2, 2], "the judgements of both searches are kept"
+
+
+def test_engines_live_from_batch_to_batch(runs, manager, tmp_path):
+    """Failing means that every batch of a search starts its engines, or the imports of one, anew."""
+    file = runs.write_experiment(tmp_path, experiment_id="alive", **(BASE | {"align": ALIGN[1:2]}))
+    events, processes = [], set()
+
+    def see(event):
+        events.append(event)
+        found = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()
+        processes.update(
+            pid for pid in found if b"xcfg.running.forkserver" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        )
+
+    options = {"output_root": tmp_path / "runs", "on_event": see, "max_workers": 4}
+    first = minimize_experiment(file, "k3<=0", budget=1, plugins=manager, options=options)
+    value = first.minimization.trials[0].value
+    events.clear()
+    processes.clear()
+    options["resume"] = False
+    again = minimize_experiment(file, f"k3<={value!r}", budget=1, repeats=1, plugins=manager, options=options)
+    assert again.minimization.trials[0].repeats == 1, "the repeat is a batch of its own"
+    kinds = [event["event"] for event in events if event["event"] in ("worker_started", "score_done")]
+    assert kinds.count("worker_started") == 2 and kinds.count("score_done") == 6, "one engine for each side"
+    assert len(processes) == 1, "one process has imported torch, and every worker is forked from it"
+    assert not [pid for pid in processes if Path(f"/proc/{pid}").exists()], "nothing outlives the search"
 
 
 def test_without_an_align_entry_there_is_nothing_to_minimize(runs, manager, tmp_path):

@@ -55,17 +55,19 @@ def test_controls_are_reported_apart(found):
     assert kinds["repeat"].own_process is True
     assert kinds["fresh"].own_process is True
     assert (kinds["cold"].status, kinds["warm"].status) == ("not_run", "not_planned")
-    assert "UNSUPPORTED" in kinds["cold"].reason
+    assert "UNSUPPORTED" in kinds["cold"].reason and "neither runtime declares a cache" in kinds["cold"].reason
+    assert (kinds["at_end"].status, kinds["at_end"].reason) == ("measured", "")
     for name, value in found.resolution.items():
         assert value == max(item.gap[name] for item in kinds.values() if item.gap)
 
 
-def test_the_command_prints_the_verdict_first(grid, found, capsys):
+def test_the_command_prints_the_verdict_first(grid, found, capsys, monkeypatch):
+    monkeypatch.chdir(grid.parent.parent)
     assert main(["analyze", str(grid)]) == found.exit_code
     lines = capsys.readouterr().out.splitlines()
     assert lines[1].startswith("VERDICT")
     assert lines[2].startswith("ASSESSMENT")
-    assert lines[-1].startswith("next") or "next" in "\n".join(lines[-3:])
+    assert lines[-3] == "NEXT" and lines[-1].strip() == found.next_command
     assert main(["analyze", str(grid), "--json"]) == found.exit_code
     assert json.loads(capsys.readouterr().out)["experiment_id"] == "grid"
     assert main(["analyze", str(grid), "--redact"]) == 2
@@ -89,24 +91,12 @@ def test_known_noise_comes_back_as_the_floor_of_repeats(runs, planted, tmp_path)
     assert found.resolution["mean_sq"] == kinds["repeat"].gap["mean_sq"] > 0
 
 
-@pytest.fixture(scope="module")
-def tempered(runs, planted, tmp_path_factory):
-    """A temperature of 0.7 in the training operator: first a grid that cannot cure it, then one that can."""
-    folder = tmp_path_factory.mktemp("tempered")
-    first = runs.write_experiment(folder, **runs.TEMPERED)
-    xcfg.run(first, plugins=planted, output_root=folder / "runs")
-    before = analyze_run(folder / "runs" / "tempered", plugins=planted)
-    grown = runs.TEMPERED | {"interventions": [*runs.TEMPERED["interventions"], runs.CURED]}
-    xcfg.run(runs.write_experiment(folder, **grown), plugins=planted, output_root=folder / "runs")
-    return before, analyze_run(folder / "runs" / "tempered", plugins=planted), folder / "runs" / "tempered"
-
-
 def test_a_fault_outside_the_declared_knobs_is_said_to_be_outside(tempered):
     before, _, _ = tempered
     assert before.assessment == "EXCESS_TRAINING"
     assert before.causes == ()
     assert "outside what was varied" in before.outside[0]
-    assert "operators.selected_logprob.training" in before.next_command
+    assert "vary operators.selected_logprob.training = native" in before.next_step
 
 
 def test_the_planted_cause_is_named_and_nothing_else(tempered):
@@ -123,6 +113,7 @@ def test_the_planted_cause_is_named_and_nothing_else(tempered):
     assert after.ladder_level == "L3"
     assert after.outside == ()
     assert "operators.selected_logprob.training" in after.conclusion
+    assert after.next_command == "xcfg minimize runs/tempered --objective explained", "a command that runs as it stands"
 
 
 def test_a_grid_that_grew_keeps_both_analyses(tempered):

@@ -72,17 +72,40 @@ def one(job: dict[str, Any], rank: int, world: int, folder: Path) -> tuple[dict[
     began = time.perf_counter()
     try:
         build = adapter.build(spec, context)
+        kept = keep_logits(adapter.engine) if job.get("keep_logits") else []
         if job.get("float64"):
             return {"seconds": time.perf_counter() - began}, exact(adapter.engine, job)
+        kept.clear()
         report, columns = adapter.score(
             ScoreRequest(id="r", arm="training", knobs=knobs), read_rollout(Path(job["rollout"]))
         )
+        if kept:
+            names = ("kept_logits", "kept_ids", "kept_values")
+            columns = {
+                **columns,
+                **{name: torch.cat(parts) for name, parts in zip(names, zip(*kept, strict=True), strict=True)},
+            }
     except Exception as error:  # noqa: BLE001 - the refusal is what the test looks at
         kind = getattr(error, "error_kind", type(error).__name__)
         return {"error": str(error), "kind": kind, "seconds": time.perf_counter() - began}, {}
     finally:
         adapter.close()
     return {"build": plain(build), "report": plain(report), "seconds": time.perf_counter() - began}, columns
+
+
+def keep_logits(engine: Any) -> list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+    """Keep what the injected operator is handed on this rank and what it answers, call by call."""
+    kept: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = []
+    function = engine.operator.function
+    plain = function.values
+
+    def values(logits: torch.Tensor, selected: torch.Tensor, **named: Any) -> Any:
+        found = plain(logits, selected, **named)
+        kept.append((logits.clone(), selected.clone(), found.logprob))
+        return found
+
+    function.values = values
+    return kept
 
 
 def spec_ignored(_: WorkerSpec) -> None:

@@ -216,3 +216,5 @@ def test_the_baseline_says_what_a_cpu_needed(answers):
     """If this fails, a run on a CPU hides that torch was changed for it."""
     report = answers["base.float32"].said["report"]
     assert report["mechanism"]["patches"] == ["torch.cuda.current_device returns the CPU device"]
+    assert report["mechanism"]["determinism"]["libraries"] == ["torch"]
+    assert report["mechanism"]["determinism"]["flags"]["NVTE_ALLOW_NONDETERMINISTIC_ALGO"] == "unset"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from xcfg.cli.main import main
@@ -49,7 +50,17 @@ def test_help_marks_the_commands(capsys):
 
 def test_naming_a_renderer_is_refused_with_what_is_missing(manager):
     offered = [item.record.name for item in manager.renderers()]
-    for name in ("html", "junit", "trace"):
+    for name in ("html", "trace"):
         assert name not in offered
         with pytest.raises(PluginError, match="planned and cannot be used: no renderer"):
             manager.renderer(name)
+
+
+def test_what_there_is_instead_is_named_and_is_there(capsys):
+    """Failing means that a person who wants JUnit XML is told that there is none, or sent to an option that is not."""
+    assert main(["report", "somewhere"]) == 2
+    assert "`xcfg gate RUN --junit FILE` writes JUnit XML" in capsys.readouterr().err
+    text = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+    assert "`html` and `trace`" in text and "xcfg gate RUN --junit FILE" in text
+    gate = pytest.importorskip("xcfg_analysis.gate.command", reason="xcfg-analysis is another package").gate
+    assert "--junit" in {name for option in gate.params for name in option.opts}

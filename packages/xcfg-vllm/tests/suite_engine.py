@@ -56,6 +56,14 @@ def test_every_knob_is_read_back(engine, scores):
     assert exercised["rollout.enable_prefix_caching"] == "no"
 
 
+def test_determinism_flags_are_those_of_the_worker(scores):
+    """Failing means that a claim of determinism is held against a process that does not score, or against nothing."""
+    for arm in ARMS:
+        said = scores[arm][0].mechanism["determinism"]
+        assert said["flags"]["deterministic_algorithms"] is torch.are_deterministic_algorithms_enabled()
+        assert None not in said["flags"].values() and said["libraries"] == ["torch"]
+
+
 def test_the_weights_are_the_checkpoint_s_by_its_names(engine, checkpoint):
     """Failing means that packed, fused and padded weights cannot be told from others."""
     stored = load_file(checkpoint / "model.safetensors")

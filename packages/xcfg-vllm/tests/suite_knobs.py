@@ -95,6 +95,25 @@ def test_what_a_prefix_cache_brings_is_attested_by_who_filled_it(live, checkpoin
         assert prompt.counters["cached_tokens"] == 0 and item.exercised.value == "no", "vLLM scores prompts without it"
 
 
+def test_a_warm_cache_is_filled_by_the_same_score_and_a_cold_one_is_empty(
+    live, checkpoint, shared_prompt, formula, tmp_path
+):
+    """Failing means that a control of the cache scores what the baseline scored, or tokens that nobody read."""
+    changed = {"rollout__enable_prefix_caching": True, "rollout__block_size": 32, "batch__size": 1}
+    with live(checkpoint, shared_prompt, tmp_path, **changed) as engine:
+        seen = {}
+        for control, brought in (("warm", 3 * 64), ("cold", 2 * 64), ("warm", 3 * 64)):
+            asked = ScoreRequest(id=f"{control}-{len(seen)}", arm="rollout_decode", cache=control)
+            report, columns = engine.adapter.score(asked, shared_prompt)
+            assert report.mechanism["cache"] == {"control": control, "brought_tokens": brought}
+            assert report.counters["cached_tokens"] == brought, "two blocks each; cold, the first sample fills them"
+            assert report.attestations == expected_attestations(shared_prompt, consumed_last=False)
+            seen[control] = columns["selected_logprob"].numpy()
+            assert np.nanmax(np.abs(seen[control] - formula(checkpoint, shared_prompt))) < 2e-5
+            names = [span["name"] for span in report.timeline]
+            assert names.count("fill the cache") == (3 if control == "warm" else 0) and names.count("replay") == 3
+
+
 def test_cached_prompt_log_probabilities_are_no_numbers(live, checkpoint, shared_prompt, formula, tmp_path):
     """Failing means that what vLLM leaves in memory for cached prompt tokens could enter a comparison."""
     changed = {"rollout__enable_prefix_caching": True, "rollout__block_size": 32, "batch__size": 1}

@@ -47,13 +47,15 @@ def analyze_dump(
         found = Recognised((), {}, 0.0)
     else:
         found = recognise(tokens, candidates(manager))
-    named = tuple(_finding(item, dump.table) for item in found.named)
+    named = tuple(finding(item, dump.table) for item in found.named)
+    step, command = _next(comparison, edge, found)
     return Analysis(
         schema_version=ANALYSIS,
         conclusion=_conclusion(comparison, edge, found),
         assessment=comparison.assessment.assessment,
         signatures=named,
-        next_command=next((item.next_command for item in named if item.next_command), _next(comparison, edge, found)),
+        next_step=step,
+        next_command=next((item.next_command for item in named if item.next_command), command),
         exit_code=_exit_code(comparison.status, bool(named)),
         status=comparison.status,
         reason=comparison.reason,
@@ -80,7 +82,8 @@ def candidates(manager: Any) -> list[Candidate]:
     return [(item.record, load_factory(item.record.factory)()) for item in manager.signatures()]
 
 
-def _finding(item: Named, table: DumpTable) -> SignatureFinding:
+def finding(item: Named, table: DumpTable) -> SignatureFinding:
+    """Return a signature that was named as it stands in a document, with tokens of `table` that show it."""
     value, low, high = item.effect
     return SignatureFinding(
         name=item.descriptor.name,
@@ -139,14 +142,17 @@ def _conclusion(comparison: Comparison, edge: EdgeResult | None, found: Recognis
     return f"No known signature fits this drift.{lacking}"
 
 
-def _next(comparison: Comparison, edge: EdgeResult | None, found: Recognised) -> str:
+def _next(comparison: Comparison, edge: EdgeResult | None, found: Recognised) -> tuple[str, str]:
+    """Return what to do next, in words and as a command; both empty where nothing is to be done."""
     if comparison.status not in MEASURED:
-        return ""
+        return "", ""
     if not found.related or (edge is not None and edge.max_abs == 0):
-        return ""
+        return "", ""
     if not found.named and found.insufficient:
-        return "export the columns named under `insufficient_data` and analyze again"
-    return "xcfg freeze --checkpoint CHECKPOINT --dump FILE --output FOLDER  # then vary settings with xcfg run"
+        return "export the columns that are lacking, and analyze again", ""
+    if found.named:
+        return "apply the fix to one side, score the same tokens again, and analyze again", "xcfg freeze --help"
+    return "freeze these tokens (`--dump`), and vary settings on them with `xcfg run`", "xcfg freeze --help"
 
 
 def _exit_code(status: str, named: bool) -> int:

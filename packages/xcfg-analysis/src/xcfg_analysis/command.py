@@ -7,9 +7,11 @@ from typing import Any
 
 import click
 import xcfg
-from xcfg.errors import UsageError, XcfgError
+from xcfg.errors import UsageError
 
 from xcfg_analysis.options import common_options, emit
+
+FILE = click.Path(path_type=Path, dir_okay=False)
 
 
 @click.command()
@@ -20,6 +22,12 @@ from xcfg_analysis.options import common_options, emit
 @click.option("--train-format", "train_reader", metavar="NAME", help="The same for the second FILE.")
 @click.option("--redact", is_flag=True, help="Replace sample and token ids by salted hashes, and name no file.")
 @click.option("--runtimes", default="", metavar="ROLLOUT/TRAINING", help="Of a run that several pairs of runtimes ran.")
+@click.option(
+    "--downstream", type=FILE, metavar="FILE", help="Of a run: series of training (.jsonl, .csv) for the rules."
+)
+@click.option(
+    "--next", "following", type=FILE, metavar="FILE", help="Of a run: write the experiment to run next to FILE."
+)
 @common_options
 @click.pass_context
 def analyze(
@@ -29,6 +37,8 @@ def analyze(
     train_reader: str | None,
     redact: bool,
     runtimes: str,
+    downstream: Path | None,
+    following: Path | None,
 ) -> None:
     """Say what makes the sides drift: of a run (runs/<experiment>), or of a dump.
 
@@ -40,16 +50,14 @@ def analyze(
         given = {"--format": reader, "--train-format": train_reader, "--redact": redact or None}
         if wrong := [name for name, value in given.items() if value is not None]:
             raise UsageError(f"{', '.join(wrong)} belongs to dumps, {str(files[0])!r} is a run", hint="Leave it out.")
-        from xcfg_analysis.cube.load import Evidence
-        from xcfg_analysis.page.analysis import analyze_evidence, store
+        from xcfg_analysis.page.journey import analyze_folder
         from xcfg_analysis.page.text import text as page
 
-        evidence = Evidence.open(files[0], plugins=session.manager, runtimes=runtimes)
-        found = analyze_evidence(evidence)
-        try:
-            store(evidence, found)
-        except XcfgError as error:  # somebody else's run, on a disk that takes nothing
-            click.echo(f"the analysis was not kept: {error.message}", err=True)
+        found, not_kept = analyze_folder(
+            files[0], plugins=session.manager, runtimes=runtimes, downstream=downstream, following=following
+        )
+        if not_kept:
+            click.echo(f"the analysis was not kept: {not_kept}", err=True)
         emit(context, found, lambda: page(found))
     else:
         from xcfg_analysis.analyze import analyze_dump
@@ -57,8 +65,9 @@ def analyze(
 
         if len(files) > 2:
             raise click.UsageError(f"{len(files)} files were given; a dump is one file, or one per side")
-        if runtimes:
-            raise UsageError("--runtimes belongs to runs, these are dumps", hint="Leave it out.")
+        asked = {"--runtimes": runtimes, "--downstream": downstream, "--next": following}
+        if wrong := [name for name, value in asked.items() if value]:
+            raise UsageError(f"{', '.join(wrong)} belongs to runs, these are dumps", hint="Leave it out.")
         found = analyze_dump(files, plugins=session.manager, reader=reader, train_reader=train_reader, redacted=redact)
         emit(context, found, lambda: text(found))
     context.exit(found.exit_code)

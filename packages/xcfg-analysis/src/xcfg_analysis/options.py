@@ -1,31 +1,20 @@
-"""The options that every command of this package takes, as those of core do; the session in `context.obj` has them."""
+"""The arguments of commands that read a run, and how every command of this package prints."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import click
-from xcfg.schema import codec
+import xcfg
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 def common_options(command: F) -> F:
-    """Add `--json`, `--debug` and `--no-plugin`; the session has read them before the command was looked up."""
-    command = click.option(
-        "--no-plugin",
-        "_no_plugin",
-        multiple=True,
-        metavar="NAME",
-        expose_value=False,
-        help="Leave out a plugin; may be given several times.",
-    )(command)
-    command = click.option(
-        "--debug", "_debug", is_flag=True, expose_value=False, help="Show the traceback of an error."
-    )(command)
-    return click.option("--json", "_json", is_flag=True, expose_value=False, help="Print one JSON document.")(command)
+    """Add what every command of xcfg takes."""
+    return cast("F", xcfg.common_options(command))
 
 
 def run_options(command: F) -> F:
@@ -41,9 +30,4 @@ def run_options(command: F) -> F:
 
 def emit(context: click.Context, document: Any, human: Callable[[], str]) -> None:
     """Print `document` under `--json`, else what `human` returns."""
-    session: Any = context.obj
-    session.emitted = True
-    if session.json:
-        click.echo(codec.pretty_json(document), nl=False)
-    else:
-        click.echo(human())
+    xcfg.emit(context.obj, document, lambda _: human())

@@ -89,8 +89,10 @@ def _end(found: Analysis) -> str:
     lines = list(wrapped("", found.conclusion, indent=0))
     for item in found.insufficient_data:
         lines += wrapped("", f"insufficient data for {item.name}: {item.reason}")
+    if found.next_step:
+        lines += wrapped("next", found.next_step)
     if found.next_command:
-        lines += wrapped("next", found.next_command)
+        lines.append(f"{' ' * 13}{found.next_command}")
     return "\n".join(lines)
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import jsonschema
 import pytest
+from xcfg.artifacts.store import Store
 from xcfg.cli.main import main
 
 TINY = Path(__file__).resolve().parents[4] / "examples" / "quickstart"
@@ -112,6 +113,20 @@ def test_a_folder_that_the_run_did_not_leave_closes_the_gate(place, run, tmp_pat
     assert gate(capsys, run, "--after", path)[0] == 2, "what a killed run printed"
 
 
+def test_the_gate_judges_the_plan_of_the_run_that_ended(place, tmp_path, capsys):
+    """Failing means that a slice which ran again is judged by the plan of another slice in the same folder."""
+    copy = tmp_path / "att-profiles"
+    shutil.copytree(place / "runs" / "att-profiles", copy)
+    store = Store(tmp_path, "att-profiles")
+    (whole,) = store.revisions()
+    store.open_experiment(whole.record.experiment, whole.plan()[:1], whole.record.identity)
+    counted = []
+    for words in ((), ("--after", place / "run.json")):
+        code, out, _ = gate(capsys, copy, "--json", *words)
+        counted.append((code, len(json.loads(out)["cases"])))
+    assert counted == [(0, 1), (0, 2)]
+
+
 def test_a_deleted_case_closes_the_gate(place, tmp_path, capsys):
     """Failing means that removing what failed makes a pipeline green."""
     copy = tmp_path / "att-profiles"
@@ -164,6 +179,26 @@ def test_a_downstream_series_changes_no_code(run, tmp_path, capsys):
     assert code == 0 and "severity is not ranked: no case of the series is called 'A0'" in out
 
 
+def test_rules_and_severity_stand_on_the_page_and_in_the_document(run, tmp_path, capsys):
+    """Failing means that the page of a run and its gate tell two stories."""
+    series = tmp_path / "s.csv"
+    rows = [f"A5,{step},{3.0 - 0.3 * (step - 30) if step > 30 else 0.1 * step}" for step in range(41)]
+    rows += [f"A0,{step},{0.1 * step + 1}" for step in range(41)]
+    series.write_text("case,step,reward\n" + "\n".join(rows) + "\n")
+    code = main(["analyze", run, "--downstream", str(series)])
+    page = " ".join(capsys.readouterr().out.split())
+    assert "RULES THAT HOLD interpretation 5: Pre-update alignment is clean" in page
+    assert "severity 1: reward of A5 is worse than A0: shift " in page
+    assert main(["analyze", run, "--downstream", str(series), "--json"]) == code
+    document = json.loads(capsys.readouterr().out)
+    assert document["rules"]["severity"][0]["worse"] and document["status"] == "PASS"
+    assert main(["gate", run, "--downstream", str(series), "--json"]) == 0
+    gated = json.loads(capsys.readouterr().out)
+    assert gated["ladder_level"] == document["ladder_level"] == document["rules"]["level"]["level"]
+    held = [item["text"] for key in ("interpretation", "decisions") for item in document["rules"][key] if item["holds"]]
+    assert held and all(any(text in line for line in gated["conclusions"]) for text in held)
+
+
 def test_a4_is_skipped_with_the_reason(place, capsys):
     """Production passes here, so no pair has to run; without an earlier run that is said too."""
     words = ["run", str(place / "att.json"), "--profile", "A4", "--output-root"]
@@ -176,6 +211,6 @@ def test_the_page_of_a_run_of_profiles_speaks_of_production(run, capsys):
     code = main(["analyze", run, "--json"])
     document = json.loads(capsys.readouterr().out)
     assert (code, document["ladder_level"]) == (0, "L1")
-    assert document["conclusion"].startswith(
-        "A run of profiles: its baseline is A0, both sides aligned; production, A5, PASS."
-    )
+    assert document["conclusion"].startswith("The verdict is production's (A5); each case is held against A0")
+    assert document["evidence"]["production"] != document["evidence"]["baseline"]
+    assert len(document["rules"]["interpretation"]) == 5 and len(document["rules"]["decisions"]) == 6

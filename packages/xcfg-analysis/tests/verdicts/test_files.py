@@ -13,11 +13,11 @@ import xcfg
 from xcfg.errors import MissingDependencyError, UsageError
 from xcfg.schema.codec import evolve
 from xcfg_analysis.cube.rows import AxisCell
+from xcfg_analysis.cube.slices import slices_of
 from xcfg_analysis.gate.baseline import make_baseline
 from xcfg_analysis.gate.judge import judge
 from xcfg_analysis.gate.junit import junit_xml
 from xcfg_analysis.gate.metrics import metrics_of, mlflow_names, send
-from xcfg_analysis.gate.slices import slices_of
 from xcfg_analysis.gate.summary import markdown, text
 from xcfg_analysis.rules.conclude import conclude
 

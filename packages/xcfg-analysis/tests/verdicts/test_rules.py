@@ -9,10 +9,11 @@ from xcfg.schema.codec import evolve
 from xcfg.schema.names import Status
 from xcfg.schema.result import GroupStat
 from xcfg_analysis.cube import load
-from xcfg_analysis.page.production import introduced, production_status
+from xcfg_analysis.page.production import introduced, production_row, production_status
 from xcfg_analysis.rules import expand
 from xcfg_analysis.rules.conclude import conclude
 from xcfg_analysis.rules.downstream import Series, Trajectory
+from xcfg_analysis.rules.ladder import ladder
 from xcfg_analysis.rules.points import Outcome, find_points, why_no_pairs
 
 EDGE = "training_vs_rollout"
@@ -207,6 +208,26 @@ def test_the_ladder_stops_at_the_first_level_that_is_enough(row, failed, cube):
     assert "k" in conclude(levels["L3"]).level.text and conclude(levels["L3"]).level.evidence == ("case-a",)
 
 
+def test_the_effects_change_the_words_of_a_level_and_never_the_level(row, cube):
+    """Failing means that two commands name two levels for one run, or that a lucky token is called a fix."""
+    made = cube([row("baseline", 0.9), row("a", 0.1, {"k": 1}), row("b", 0.1, {"m": 1})])
+    alone, shown, lucky = (ladder(find_points(made), tested) for tested in (None, {"case-b": True}, {}))
+    assert alone.level == shown.level == lucky.level == "L3"
+    assert "was not tested here" in alone.text and alone.sets == (("k",), ("m",)) and alone.left == ("m",)
+    assert shown.sets == (("m",), ("k",)) and "shown as well" in shown.text, "the one that is shown comes first"
+    assert "luck of one token" in lucky.text
+
+
+def test_a_setting_that_was_never_tried_alone_leaves_the_level_open(row, cube, failed):
+    """By hand: k and m together pass; alone k fails, and m was refused. m alone might do: L2, not L4."""
+    bad, both = row("baseline", 0.9), row("b", 0.1, {"k": 1, "m": 1})
+    tried = cube([bad, row("a", 0.8, {"k": 1}), failed("c", "UNSUPPORTED", delta={"m": 1}), both])
+    found = conclude(tried).level
+    assert found.level == "L2" and "not changed alone: m" in found.text and found.sets == (("k", "m"),)
+    full = cube([bad, row("a", 0.8, {"k": 1}), row("c", 0.8, {"m": 1}), both])
+    assert conclude(full).level.level == "L4" and conclude(full).level.left == ()
+
+
 def test_a_case_with_undeclared_changes_supports_no_level(row, cube):
     """Failing means that a fix is recommended which changed something else as well."""
     bad, clean = row("baseline", 0.9), row("a", 0.1, {"k": 1})
@@ -274,11 +295,11 @@ def test_a4_looks_at_the_run_before_it_plans(ladder_run, tmp_path, monkeypatch):
 def test_the_page_takes_its_code_from_production(ladder_run, row, cube):
     made = ladder_run(A1=0.1, A2=0.9, A3=0.1)
     points = find_points(made)
-    assert production_status(points, made.rows[0]) is Status.MISMATCH and "A5, MISMATCH. The smallest" in introduced(
-        points
-    )
+    assert production_status(points, made.rows[0]) is Status.MISMATCH
+    assert production_row(points, made.rows[0]).label == "A5" and "production's (A5)" in introduced(points)
     gone = find_points(ladder_run(A1=0.1, production=None))
     assert production_status(gone, made.rows[0]) is Status.CANCELLED and "was not run" in introduced(gone)
+    assert production_row(gone, made.rows[0]) is made.rows[0]
     other = find_points(cube([row("baseline", 0.1)]))
     assert production_status(other, row("baseline", 0.1)) is Status.PASS and introduced(other) == ""
 

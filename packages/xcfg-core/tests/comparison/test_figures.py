@@ -52,7 +52,7 @@ def oracle(training: list[float], rollout: list[float]) -> dict[str, float]:
 
 def scores(count: int, spread: float, seed: int = 3) -> tuple[list[float], list[float]]:
     rng = np.random.default_rng(seed)
-    base = -rng.exponential(0.7, count)
+    base = -rng.exponential(0.7, count) - 5.0 * spread  # log probabilities stay below 0
     training = (base + rng.normal(0.0, spread, count)).astype(np.float32)
     return training.astype(float).tolist(), (base + rng.normal(0.01, spread, count)).astype(np.float32).astype(
         float

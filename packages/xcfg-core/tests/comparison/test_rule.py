@@ -77,7 +77,7 @@ def test_the_difference_is_taken_in_float64_from_the_stored_values(judge: Judge)
 def test_mixed_dtypes_take_the_coarser_entry_or_none(
     judge: Judge, dtypes: tuple[str, str], gap: float, status: str
 ) -> None:
-    outcome = judge([-1.0, -2.0], [-1.0 + gap, -2.0], dtypes=dtypes)
+    outcome = judge([-1.0, -2.0], [-1.0 - gap, -2.0], dtypes=dtypes)
     edge = outcome.comparison.edges["training_vs_rollout"]
     assert outcome.comparison.status == edge.status == status
     assert edge.comparable == (status in ("PASS", "MISMATCH"))

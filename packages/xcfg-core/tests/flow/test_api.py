@@ -17,6 +17,7 @@ from xcfg.errors import ConfigError, NothingSelectedError, UsageError
 from xcfg.flow.api import StoredCase, iter_cases
 from xcfg.flow.documents import FAILURE, Failure
 from xcfg.flow.record import score_file, stored_column
+from xcfg.flow.ties import to_plan
 from xcfg.runtime.keys import score_key
 from xcfg.schema.codec import digest, plain, pretty_json, read_strict
 from xcfg.schema.names import Status
@@ -166,6 +167,38 @@ def test_verify_finds_documents_that_do_not_say_what_lies_beside_them(name, home
     (bad,) = [check for check in xcfg.verify(home).attempts if not check.ok]
     assert bad.path == str(folder)
     assert any(reason.startswith(said) for reason in bad.reasons), bad.reasons
+
+
+def test_a_case_that_only_a_later_slice_plans_is_held_against_that_slice(home, case, golden):
+    """Failing means that two slices of one experiment in one folder are called altered evidence, or not looked at."""
+    store = Store(home.parent, home.name)
+    line = read_strict(golden("case"))
+    envelope = {"experiment_id": "demo", "strict_fallback": True}
+    slice_of = store.open_experiment(envelope, [line | {"case_id": "case-late"}], {})
+    facts = {"status": Status.TIMEOUT, "experiment": slice_of.experiment_digest, "contract": case.contract.digest}
+    requested = plain(case.requested) | {"case_id": "case-late"}
+    failure = Failure(schema_version=FAILURE, status="TIMEOUT", reason="too slow")
+    files = {"requested.json": pretty_json(requested), "failure.json": pretty_json(failure)}
+    files |= dict.fromkeys(("actual.json", "identity.json"), b"{}\n")
+    late = CaseFacts(**facts, plan_line=slice_of.plan_line("case-late"), rollout=case.rollout.sha256)
+    sealed = store.put_attempt("case-late", late, files)
+    assert to_plan(sealed, store) == []
+    forged = pretty_json(requested | {"label": "x"})
+    altered = store.put_attempt("case-late", late, files | {"requested.json": forged})
+    assert to_plan(altered, store) == ["label of requested.json is not that of the plan"]
+
+
+def test_a_slice_that_ran_again_is_found_by_its_cases(home, case, golden):
+    """Failing means that a gate judges another slice than the one that has just run."""
+    store = Store(home.parent, home.name)
+    line = read_strict(golden("case")) | {"case_id": case.requested.case_id}
+    store.open_experiment({"experiment_id": "demo", "strict_fallback": True}, [line], {})
+    both = {case.requested.case_id, "case-failed"}
+    planned = [
+        {item.planned.case_id for item in xcfg.open_run(home, cases=cases).cases}
+        for cases in ((), both, {case.requested.case_id}, {"case-of-nobody"})
+    ]
+    assert planned == [{case.requested.case_id}, both, {case.requested.case_id}, {case.requested.case_id}]
 
 
 def test_a_folder_without_evidence_is_an_error_and_no_empty_answer(tmp_path):

@@ -412,6 +412,32 @@ def test_a_knob_of_one_side_declares_no_padded_column_of_the_other(judged, case)
     assert with_numbers(judged(), "PASS").undeclared_differences == ()
 
 
+def flags(case, arm, **changed):
+    """Let every rank of `arm` report torch's switch on and its libraries, with `changed` flags."""
+    said = {"flags": {"deterministic_algorithms": True, **changed}, "libraries": ["torch", "nccl"]}
+    found = tuple(evolve(item, mechanism={"determinism": said}) for item in case.identity.reports[arm])
+    case.identity = evolve(case.identity, reports={**case.identity.reports, arm: found})
+
+
+def test_a_case_that_claims_determinism_is_held_to_the_flags_that_its_workers_read(judged, case):
+    """If this fails, two differently configured processes are compared as if only arithmetic could differ."""
+    nccl = {"NCCL_ALGO": "Tree", "NCCL_PROTO": "unset"}
+    flags(case, "training", **nccl)
+    flags(case, "rollout_prefill", **{**nccl, "NCCL_ALGO": "Ring"})
+    assert with_numbers(judged(), "PASS").undeclared_differences == (), "the case claims nothing"
+    claim = {side: {"deterministic_algorithms": True} for side in ("training", "rollout")}
+    case.requested = evolve(case.requested, runtime_options=claim)
+    comparison = with_numbers(judged(), "NOT_COMPARABLE")
+    (difference,) = comparison.undeclared_differences
+    assert (difference["path"], difference["rollout"]) == ("mechanism.determinism.NCCL_ALGO", "Ring")
+    assert "runtime_options.training.deterministic_algorithms" in comparison.reason
+    assert "training has 'Tree' (read in the worker of rank 0), rollout has 'Ring'" in comparison.reason
+    flags(case, "rollout_prefill", **{**nccl, "NCCL_ALGO": "allreduce:tree"})
+    assert with_numbers(judged(), "PASS").undeclared_differences == ()
+    case.identity = evolve(case.identity, reports={**case.identity.reports, "training": ()})
+    assert judged().comparison.status != "PASS"
+
+
 @pytest.mark.parametrize("side", ["training", "rollout"])
 def test_an_operator_path_declares_the_backend_of_its_side_only(side, setting, judged, case):
     facts(case, "logp.backend", tier=Tier.IDENTICAL)

@@ -22,7 +22,16 @@ def scorer(monkeypatch):
         sign = SimpleNamespace(
             others=lambda: tuple(OtherRun(1, "now", key, key) for key in taken), at=lambda key, label: said.append(key)
         )
-        made = Scorer(None, None, None, {}, strict=True, on_event=events.append, reuse=reuse, busy=sign)
+        made = Scorer(
+            None,
+            SimpleNamespace(keys=frozenset()),
+            None,
+            {},
+            strict=True,
+            on_event=events.append,
+            reuse=reuse,
+            busy=sign,
+        )
         looks = []
 
         def stored(job):

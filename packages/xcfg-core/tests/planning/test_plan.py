@@ -235,9 +235,10 @@ def test_a_one_sided_baseline(make_plan, vary):
 
 
 def test_controls_are_cases_of_the_baseline(make_plan, vary):
-    controls = {"repeats": 2, "fresh_processes": 1, "shuffled": 1, "cold": 1, "warm": 1, "reference": False}
+    controls = {"repeats": 2, "fresh_processes": 1, "shuffled": 1, "cold": 1, "warm": 1, "at_end": 1}
+    controls["reference"] = False
     plan = make_plan(controls=controls, interventions=vary(("batch.size", [1])))
-    assert labels(plan)[2:] == ["repeat 1", "repeat 2", "fresh 1", "shuffled 1", "cold 1", "warm 1"]
+    assert labels(plan)[2:] == ["repeat 1", "repeat 2", "fresh 1", "shuffled 1", "cold 1", "warm 1", "at_end 1"]
     assert [(case.role, case.index) for case in plan.cases[2:4]] == [("repeat", 1), ("repeat", 2)]
     assert all(case.knobs == plan.cases[0].knobs and case.delta == {} for case in plan.cases[2:])
     assert len({case.case_id for case in plan.cases}) == len(plan.cases)

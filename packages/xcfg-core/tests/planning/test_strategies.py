@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from xcfg.errors import ConfigError
-from xcfg.planning.covering import cover, pair_count
+from xcfg.planning.covering import _complete, cover, pair_count
 
 AXES = (("batch.size", [1, 2, 4]), ("rollout.dtype", ["float32", "float16"]), ("gemm.kernel", ["tree"]))
 
@@ -216,6 +216,63 @@ def test_a_covering_array_under_constraints_covers_every_possible_pair(make_plan
     assert covered(plan, LEVELS) == possible
     assert all(fine(case.knobs) for case in plan.cases)
     assert {cell.code for cell in plan.filtered} == {"A", "B"}
+    base = {path: values[0] for path, values in LEVELS.items()}
+    changed = [
+        {pair for pair in pairs if base[pair[0]] != pair[1] and base[pair[2]] != pair[3]}
+        for pairs in (every(LEVELS), possible)
+    ]
+    assert (plan.coverage.pairs, plan.coverage.covered) == tuple(map(len, changed))
+    assert plan.coverage.rows == sum(len(case.delta) > 1 for case in plan.cases)
+
+
+def test_only_a_covering_array_says_what_it_covers(make_plan, vary):
+    interventions = vary(*((path, values[1:]) for path, values in LEVELS.items()))
+    for changes in ({"strategy": "one_at_a_time"}, {"strategy": "pairwise", "pairwise_paths": [list(LEVELS)[:2]]}):
+        assert make_plan(interventions=interventions, **changes).coverage is None
+    whole = make_plan(strategy="pairwise", interventions=interventions)
+    assert whole.coverage.covered == whole.coverage.pairs == pair_count([len(values) - 1 for values in LEVELS.values()])
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.integers(1, 3), min_size=3, max_size=5), st.data())
+def test_coverage_under_constraints_between_axes_against_the_whole_product(levels, data):
+    """Failing means that a constraint takes more interactions away than it has to, or that a refused row is planned."""
+    axes = st.integers(0, len(levels) - 1)
+    rules = []
+    for first, second in data.draw(st.lists(st.tuples(axes, axes).filter(lambda two: two[0] != two[1]), max_size=4)):
+        rules.append(
+            (first, data.draw(st.integers(0, levels[first])), second, data.draw(st.integers(1, levels[second])))
+        )
+
+    def allowed(row):
+        return not any(row[first] == a and row[second] == b for first, a, second, b in rules)
+
+    singles = [tuple(level if i == axis else 0 for i in range(len(levels)))
+               for axis, count in enumerate(levels) for level in range(1, count + 1)]  # fmt: skip
+    done = [row for row in ((0,) * len(levels), *singles) if allowed(row)]
+    found = cover(levels, done, allowed, limit=10_000)
+    rows = [*done, *found.rows]
+    assert all(map(allowed, rows)) and len(set(rows)) == len(rows)
+    product = [row for row in itertools.product(*(range(count + 1) for count in levels)) if allowed(row)]
+    for first, second in itertools.combinations(range(len(levels)), 2):
+        for a, b in itertools.product(range(levels[first] + 1), range(levels[second] + 1)):
+            held = any(row[first] == a and row[second] == b for row in rows)
+            near = [row for row in product if row[first] == a and row[second] == b
+                    and sum(bool(level) for i, level in enumerate(row) if i not in (first, second)) <= 1]  # fmt: skip
+            assert held or not near, "a row with the pair and one more change would have been allowed"
+            assert held != ((first, a, second, b) in found.impossible)
+            assert sum(held for _ in product[:1]) <= sum(row[first] == a and row[second] == b for row in product)
+
+
+def test_the_library_s_rows_are_taken_where_they_are_fewer():
+    """Failing means that nobody asks the library, whose arrays for many equal axes are about half as long."""
+    levels = [3] * 12
+    single = [
+        (0,) * 12,
+        *(tuple(level if i == axis else 0 for i in range(12)) for axis in range(12) for level in (1, 2, 3)),
+    ]
+    assert len(cover(levels, single, lambda row: True, limit=4096).rows) <= 20
+    assert len(_complete(levels, single, [], lambda row: True, 4096).rows) > 25
 
 
 @settings(max_examples=40)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -177,6 +178,26 @@ def test_order_finishes_one_side_first_where_devices_overlap():
 def test_order_puts_fresh_processes_last_among_equals():
     items = [item("training", "1", fresh=True), item("training", "1"), item("training", "2")]
     assert order(items) == ["t1", "t1*", "t2"]
+
+
+def test_what_has_to_be_last_is_last_whatever_it_costs():
+    """Failing means that the baseline again at the end of a run is scored in the middle of it."""
+    items = [item("training", "1"), item("rollout", "1"), item("training", "2"), item("rollout", "2")]
+    end = [replace(items[0], last=True), replace(items[1], last=True)]
+    assert order([*end, *items]) == ["t1", "r1", "t2", "r2", "t1", "r1"]
+    crowded = [item(side, "1", "cuda:0") for side in ("training", "rollout")]
+    end = replace(crowded[0], last=True)
+    assert order_scores([end, *crowded], lambda entry: entry)[-1] is end
+
+
+def test_order_begins_with_the_worker_that_lives():
+    """Failing means that an engine of the last run is ended by the first score of this one, and built again."""
+    items = [item("training", "1"), item("rollout", "1"), item("rollout", "2"), item("training", "1")]
+    ordered = order_scores(items, lambda entry: entry, {items[2].key})
+    assert [label(entry) for entry in ordered] == ["r2", "t1", "t1", "r1"]
+    crowded = [item(side, "1", "cuda:0") for side in ("training", "rollout")]
+    first, _ = order_scores(crowded, lambda entry: entry, {crowded[1].key})
+    assert first.spec.side == "rollout"
 
 
 def test_a_bare_device_type_overlaps_every_device():

@@ -32,6 +32,18 @@ def test_one_rank_scores_what_the_adapter_computed(pool, launch, request_of):
     assert "building rank 0 héllo ✓" in score.logs["worker-0.log"].read_text(encoding="utf-8")
 
 
+def test_the_flags_of_the_scoring_process_are_in_its_report(pool, launch, request_of, monkeypatch):
+    """If this fails, what the worker was started with is not what the claim of determinism is held against."""
+    monkeypatch.setenv("NCCL_ALGO", "Tree")
+    monkeypatch.delenv("NCCL_PROTO", raising=False)
+    placement = Placement(world_size=2, processes=1, env={"CUBLAS_WORKSPACE_CONFIG": ":16:8"})
+    reports = pool.score(launch({"hosted": [1]}, placement=placement), request_of()).reports
+    assert [report.mechanism["determinism"]["flags"]["NCCL_ALGO"] for report in reports] == ["Tree", "Tree"]
+    flags = reports[0].mechanism["determinism"]["flags"]
+    assert (flags["NCCL_PROTO"], flags["CUBLAS_WORKSPACE_CONFIG"]) == ("unset", ":16:8")
+    assert "CUBLAS_WORKSPACE_CONFIG" not in os.environ
+
+
 def test_two_ranks_each_bring_their_own(pool, launch, request_of):
     score = pool.score(launch(placement=Placement(world_size=2, processes=2)), request_of())
     assert [report.rank for report in score.builds] == [0, 1]

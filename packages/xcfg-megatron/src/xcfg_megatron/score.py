@@ -5,11 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
+from xcfg.binding import read_determinism
+from xcfg.binding.determinism import NVTE
 from xcfg.errors import WorkerError
 from xcfg.identity.attest import attest_sequence
 from xcfg.identity.rollout import Rollout
@@ -24,6 +27,7 @@ from xcfg_megatron.forward import forward, logprobs, policy_seen, width_of
 from xcfg_megatron.knobs import applications, compute_dtype
 from xcfg_megatron.patches import ROTARY_ROWS
 from xcfg_megatron.readers import Layout
+from xcfg_megatron.spec import TRANSFORMER_ENGINE
 from xcfg_megatron.switches import TEMPERATURE, VOCABULARY
 from xcfg_megatron.weights import local_fold
 
@@ -121,11 +125,20 @@ def run_score(
             "shuffle_seed": request.shuffle_seed,
             "vocabulary": {"policy": policy_seen(engine), "real": engine.shape.vocab, "padded": engine.shape.padded},
             "patches": engine.patches,
+            "determinism": _determinism(engine),
         },
         seconds=time.perf_counter() - started,
         timeline=tuple(sheet.timeline),
     )
     return report, _columns(rollout, sheet)
+
+
+def _determinism(engine: Engine) -> dict[str, Any]:
+    """Return the flags of this process; Transformer Engine runs where the layers are its own, not where it is there."""
+    found = read_determinism()
+    if engine.layer_spec == TRANSFORMER_ENGINE:
+        return found
+    return {**found, "libraries": [name for name in found["libraries"] if name != NVTE]}
 
 
 def _order(rollout: Rollout, seed: int | None) -> list[int]:

@@ -1,1 +1,1 @@
-"""Selected log probability for xcfg: the operator contract and its reference backend."""
+"""Selected log probability for xcfg: the operator contract, its references and vocab-parallel backends."""

@@ -16,6 +16,8 @@ from xcfg_ops_logp.sharded.tree import Tree
 WORLD = 8
 SIZES = (1, 2, 4, 8)
 ROWS = 5
+ALONE = tuple(range(3, 192, 19))
+"""Rows that are also scored alone, at all places of a buffer."""
 LAYOUTS: dict[str, tuple[int, dict[int, list[int]]]] = {
     "vllm 151936": (151_936, {size: [151_936 // size] * size for size in SIZES}),
     "megatron 152064": (151_936, {size: [152_064 // size] * size for size in SIZES}),
@@ -90,7 +92,10 @@ class Swapped(Tree):
 
 
 def many_rows(kind: str, options: dict[str, Any], layout: str, rows: int, groups: Any) -> Any:
-    """Log probabilities of more rows, since one row in ten shows a changed last digit of its sum: {size: [rows]}."""
+    """Log probabilities of more rows, since one row in ten shows a changed last digit of its sum.
+
+    {size: [rows]}; with "again" the same once more, with "alone" the rows of ALONE one by one.
+    """
     vocabulary, sizes = LAYOUTS[layout]
     made = globals().get(kind) or load_factory(kind)
     found = {}
@@ -100,7 +105,12 @@ def many_rows(kind: str, options: dict[str, Any], layout: str, rows: int, groups
         start = sum(sizes[size][:rank])
         operator.place(group, start)
         operator.vocab = vocabulary
-        found[size] = operator(logits[:, start : start + sizes[size][rank]], selected)
+        local = logits[:, start : start + sizes[size][rank]]
+        found[size] = operator(local, selected)
+        if kind in globals():  # a plant, looked at once
+            continue
+        found["again", size] = operator(local, selected)
+        found["alone", size] = torch.cat([operator(local[row : row + 1], selected[row : row + 1]) for row in ALONE])
     return found
 
 
@@ -156,7 +166,7 @@ def run(folder: Path, jobs: list[tuple[str, tuple[Any, ...]]], world: int = WORL
         process.start()
     try:
         for process in ranks:
-            process.join(120)
+            process.join(280)
         codes = [process.exitcode for process in ranks]
     finally:
         for process in ranks:

@@ -12,7 +12,7 @@ import torch
 from xcfg.errors import IdentityError, UsageError, XcfgError
 from xcfg.plugin.operators import load_factory
 from xcfg_ops_logp.plugin import REFERENCE
-from xcfg_ops_logp.reference import build, selected_logprob, tree_sum
+from xcfg_ops_logp.reference import both, build, build_float32, evaluate, selected_logprob, tree_sum
 
 INF, NAN = math.inf, math.nan
 
@@ -266,3 +266,49 @@ def test_on_a_gpu_as_on_a_cpu():
     np.testing.assert_allclose(found.cpu().numpy(), expected.numpy(), rtol=8 * np.finfo(float).eps)
     for start, stop in ((0, 1), (69, 70), (3, 40)):
         assert torch.equal(selected_logprob(logits[start:stop].cuda(), selected[start:stop].cuda()), found[start:stop])
+
+
+@pytest.mark.parametrize("vocabulary", [1, 2, 500])
+def test_log_sum_exp_and_entropy_against_eighty_digits(vocabulary):
+    """If this fails, two of the three outputs of the reference are other functions."""
+    logits, selected = rows(4, vocabulary, torch.bfloat16), ids(4, vocabulary)
+    found = evaluate(logits, selected)
+    with mpmath.workdps(80):
+        for row, lse, entropy in zip(logits.double().tolist(), found.logsumexp, found.entropy, strict=True):
+            wide = [mpmath.mpf(value) for value in row]
+            expected = mpmath.log(mpmath.fsum(mpmath.exp(value) for value in wide))
+            surprise = mpmath.fsum(mpmath.exp(value - expected) * (expected - value) for value in wide)
+            assert float(lse) == pytest.approx(float(expected), rel=1e-14, abs=1e-14)
+            assert float(entropy) == pytest.approx(float(surprise), rel=1e-13, abs=1e-14)
+
+
+def test_entropy_of_masked_and_even_rows():
+    """If this fails, a masked id has an infinite surprise, or V equal logits have another entropy than log V."""
+    logits = torch.tensor([[0.0, -INF, 0.0, -INF], [1.0, 1.0, 1.0, 1.0], [NAN, 0.0, 0.0, 0.0]])
+    found = evaluate(logits, torch.tensor([0, 1, 2]))
+    assert found.entropy.tolist() == pytest.approx([math.log(2), math.log(4), NAN], rel=1e-15, nan_ok=True)
+
+
+def test_both_references_read_the_same_inputs():
+    """If this fails, what lies between the references is not what float32 rounds, but another input."""
+    logits, selected = rows(6, 4097, torch.bfloat16), ids(6, 4097)
+    wide, narrow = both(logits, selected)
+    assert torch.equal(wide.logprob, selected_logprob(logits, selected))
+    assert narrow.logprob.dtype == torch.float32
+    gap = (narrow.logprob.double() - wide.logprob).abs()
+    assert 0 < float(gap.max()) < 64 * np.finfo(np.float32).eps
+    assert torch.equal(build_float32()(logits, selected), narrow.logprob)
+    with pytest.raises(UsageError, match="float32 reference was handed float64"):
+        both(logits.double(), selected)
+
+
+def test_ignored_rows_have_no_value():
+    """If this fails, a row that the contract skips has a number that can pass a comparison."""
+    logits = rows(3, 7)
+    found = build(ignore_index=-100)(logits, torch.tensor([1, -100, 6]))
+    assert found.isnan().tolist() == [False, True, False]
+    assert torch.equal(found[[0, 2]], selected_logprob(logits[[0, 2]], torch.tensor([1, 6])))
+    with pytest.raises(IdentityError, match="id -100 in row 1"):
+        build()(logits, torch.tensor([1, -100, 6]))
+    with pytest.raises(UsageError, match="ignore_index"):
+        build(ignore_index="none")

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from xcfg.plugin import CommandProvider, RendererDescriptor, hookimpl
 
-COMMANDS = {"report": "Write a run as a page, a picture or a JUnit file.", "view": "Look through a run."}
-RENDERERS = {"html": "One page.", "junit": "JUnit XML for CI.", "trace": "A timeline for trace viewers."}
+COMMANDS = {"report": "Write a run as a page or a picture.", "view": "Look through a run."}
+MISSING = (
+    "no renderer and no viewer is part of this version; `xcfg analyze RUN` prints the page of a run, and "
+    "`xcfg gate RUN --junit FILE` writes JUnit XML (both of xcfg-analysis)"
+)
+RENDERERS = {"html": "One page.", "trace": "A timeline for trace viewers."}
 
 
 @hookimpl
@@ -17,7 +21,7 @@ def xcfg_renderers() -> tuple[RendererDescriptor, ...]:
             summary=summary,
             factory="",
             status="planned",
-            missing="no renderer and no viewer is part of this version",
+            missing=MISSING,
         )
         for name, summary in RENDERERS.items()
     )
@@ -32,7 +36,7 @@ def xcfg_commands() -> tuple[CommandProvider, ...]:
             summary=summary,
             factory="",
             status="planned",
-            missing="no renderer and no viewer is part of this version",
+            missing=MISSING,
         )
         for name, summary in COMMANDS.items()
     )

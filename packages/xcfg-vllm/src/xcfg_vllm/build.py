@@ -180,6 +180,8 @@ def engine_arguments(spec: WorkerSpec, options: VllmOptions) -> dict[str, Any]:
         "max_model_len": options.max_model_len or _longest(spec) + GENERATED,
         **DEFAULTS,
     }
+    if options.hf_overrides:
+        arguments["hf_overrides"] = options.hf_overrides
     for path, name in DIRECT.items():
         if path in spec.knobs:
             arguments[name] = spec.knobs[path]

@@ -76,6 +76,7 @@ VLLM = RuntimeDescriptor(
         ),
     ),
     generates=True,
+    cache="rollout.enable_prefix_caching",
 )
 
 BACKENDS = (

@@ -23,7 +23,7 @@ class Consumed:
 
     phase, step_batch: of the forward whose logits predict the token. single_token_forwards: those in which a request
     had one token of its response; others may prefill in the same step. max_tokens, max_requests: of the largest
-    forward. complete: sequences taken in so far.
+    forward. complete: sequences taken in so far. filled: what entered before this score and may be in a cache still.
     """
 
     total: int
@@ -38,6 +38,7 @@ class Consumed:
     max_requests: int = 0
     chunked: int = 0
     complete: list[slice] = field(default_factory=list)
+    filled: Consumed | None = None
 
     def __post_init__(self) -> None:
         """Start with nothing consumed."""
@@ -73,7 +74,7 @@ class Consumed:
         self._from_cache(rollout, answers)
 
     def _from_cache(self, rollout: Rollout, answers: Sequence[Answer]) -> None:
-        """Attest to tokens that a prefix cache brought: they entered at the head of another sequence of this score."""
+        """Attest to tokens that a cache brought: they entered at the head of a sequence, in this score or `filled`."""
         for answer in sorted(answers, key=lambda item: item.cached):
             span = rollout.span(answer.sequence)
             brought = slice(span.start, span.start + answer.cached)
@@ -89,7 +90,8 @@ class Consumed:
     def _prefixes(self, length: int) -> set[bytes]:
         """Return the first `length` tokens of every sequence that entered so far, as they entered."""
         whole = [span for span in self.complete if span.stop - span.start >= length]
-        return {
+        before = set() if self.filled is None else self.filled._prefixes(length)
+        return before | {
             self.ids[span.start : span.start + length].tobytes()
             for span in whole
             if bool((self.entered[span.start : span.start + length] > 0).all())

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
+from xcfg.binding import read_determinism
 
 from xcfg_vllm.inject import registry
 from xcfg_vllm.options import is_secret
@@ -82,6 +83,7 @@ def read_facts(rank: int, runner: Any, config: Any) -> dict[str, Any]:
         "soft_cap": _head_attribute(modules, "soft_cap"),
         "logit_scale": _head_attribute(modules, "scale"),
         "environment": told_variables(os.environ),
+        "determinism": read_determinism(),
         "device": str(runner.device),
         "threads": torch.get_num_threads(),
     }

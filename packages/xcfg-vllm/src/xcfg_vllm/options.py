@@ -35,6 +35,7 @@ class VllmOptions(Input, frozen=True):
     async_scheduling: prepare the next step while this one runs; forced replay through a logits processor needs false.
     prompts_read_cache: let prefill requests read a prefix cache; vLLM returns what lay in memory, often 0.0, for the
     tokens it brings, and xcfg takes such a token as not scored.
+    hf_overrides: fields put over the checkpoint's config.json, as vLLM's argument of that name does.
     environment: variables of the engine's processes, of the names VLLM_*, NCCL_*, CUBLAS_*, TORCH_* and CUDA_*; none
     that names code or a folder of the machine.
     """
@@ -45,6 +46,7 @@ class VllmOptions(Input, frozen=True):
     threads: int | None = None
     async_scheduling: bool = False
     prompts_read_cache: bool = False
+    hf_overrides: dict[str, Any] = {}
     environment: dict[str, str] = {}
 
 

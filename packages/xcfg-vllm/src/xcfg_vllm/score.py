@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from xcfg_vllm.force import SAYS
 from xcfg_vllm.knobs import Window, applications
 from xcfg_vllm.requests import GREEDY, Answer, decode, groups, own_transforms, prefill, transforms
 
+COLD, WARM = "cold", "warm"
 Score = tuple[ScoreReport, dict[str, torch.Tensor]]
 
 
@@ -96,9 +98,16 @@ def run_score(
     temperature = float(str(knobs.get("rollout.temperature", GREEDY)))
     raw = engine.arguments.get("logprobs_mode", RAW) == RAW
     chain = transforms(temperature) if forced and not raw else ()
-    ranks = [Taken(Consumed(len(rollout.token_ids))) for _ in range(engine.world_size)]
     submitted = list(groups(_order(rollout, request.shuffle_seed), size))
-    answers, timeline = _run_groups(engine, rollout, submitted, ranks, temperature, forced=forced)
+    engine.forget_prefixes()  # a score begins with an empty cache, so what it finds there it has filled itself
+    run = partial(_run_groups, engine, rollout, submitted, temperature, forced=forced)
+    ranks = [Taken(Consumed(len(rollout.token_ids))) for _ in range(engine.world_size)]
+    answers, timeline = run(ranks)
+    if request.cache == WARM:  # the same requests again: now the cache has seen them all
+        filled, before_that = ranks, timeline
+        ranks = [Taken(Consumed(len(rollout.token_ids), filled=item.consumed)) for item in filled]
+        answers, timeline = run(ranks)
+        timeline = (*({**item, "name": "fill the cache"} for item in before_that), *timeline)
     after = [str(fold) for fold in engine.every_rank("xcfg_fold")]
     folds[:] = after
     facts = engine.every_rank("xcfg_facts")
@@ -126,8 +135,10 @@ def run_score(
                 "runner": seen["runner"],
                 "async_scheduling": seen["async_scheduling"],
                 "head_rows": dict(taken.head_rows),
+                "determinism": facts[rank]["determinism"],
                 "batch_size": size,
                 "shuffle_seed": request.shuffle_seed,
+                **_cache(request, counters["cached_tokens"]),
             },
             seconds=time.perf_counter() - started,
             timeline=timeline,
@@ -140,16 +151,15 @@ def _run_groups(
     engine: Engine,
     rollout: Rollout,
     submitted: Sequence[Sequence[int]],
-    ranks: Sequence[Taken],
     temperature: float,
+    ranks: Sequence[Taken],
     *,
     forced: bool,
 ) -> tuple[list[Answer], tuple[dict[str, Any], ...]]:
-    """Run one group of sequences after the other from an empty prefix cache; return all answers and the timeline."""
+    """Run one group of sequences after the other; return all answers and the timeline."""
     answers: list[Answer] = []
     timeline: list[dict[str, Any]] = []
     ask = decode if forced else prefill
-    engine.forget_prefixes()
     for index, group in enumerate(submitted):
         began = time.perf_counter()
         engine.every_rank("xcfg_begin")
@@ -166,6 +176,11 @@ def _run_groups(
             }
         )
     return answers, tuple(timeline)
+
+
+def _cache(request: ScoreRequest, brought: int) -> dict[str, Any]:
+    """Return what is said of a control of the cache."""
+    return {"cache": {"control": request.cache, "brought_tokens": brought}} if request.cache else {}
 
 
 def _counters(taken: Taken, rollout: Rollout, answers: Sequence[Answer], submitted: int) -> dict[str, int]:
@@ -187,6 +202,8 @@ def _counters(taken: Taken, rollout: Rollout, answers: Sequence[Answer], submitt
 def _check(request: ScoreRequest, rollout: Rollout, engine: Engine, bindings: Mapping[str, OperatorBinding]) -> None:
     if request.arm not in (Arm.ROLLOUT_PREFILL.value, Arm.ROLLOUT_DECODE.value):
         raise UnsupportedRequestError(f"the arm {request.arm!r} was asked of vLLM", hint="It scores rollout arms.")
+    if request.cache not in ("", COLD, WARM):
+        raise UnsupportedRequestError(f"there is no control {request.cache!r} of the prefix cache")
     if request.columns:
         raise UnsupportedRequestError(f"vLLM has no score column {request.columns[0]!r}")
     if engine.arguments.get("logprobs_mode", RAW) != RAW and bindings["selected_logprob"].backend_id != NATIVE:

@@ -45,7 +45,7 @@ def cube(
     session: Any = context.obj
     found = load_cube(run, plugins=session.manager, runtimes=runtimes)
     if slice_name:
-        found = query.named_slice(found, slice_name)
+        found = query.named_slice(found, slice_name, session.manager.knobs())
     if conditions:
         found = query.where(found, query.parse_where(conditions))
     if output is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from xcfg.errors import ArtifactError
 from xcfg.schema import codec
 from xcfg.schema.names import Arm, Side
-from xcfg.schema.result import Comparison
+from xcfg.schema.plan import ExperimentCase
+from xcfg.schema.result import AssessmentResult, Comparison
 
 from xcfg_analysis.cube.axes import axis_cells, definitions
 from xcfg_analysis.cube.rows import CUBE, ArmCell, Cube, Row
@@ -34,9 +35,9 @@ def side_of(arm: str) -> str:
     return SIDES.get(arm, Side.ROLLOUT.value)
 
 
-def load_cube(folder: Path, *, plugins: Any = None, runtimes: str = "") -> Cube:
+def load_cube(folder: Path, *, plugins: Any = None, runtimes: str = "", cases: Collection[str] = ()) -> Cube:
     """Return the cube of `runs/<experiment>`; arguments and errors as for `Evidence.open`."""
-    return Evidence.open(folder, plugins=plugins, runtimes=runtimes).cube
+    return Evidence.open(folder, plugins=plugins, runtimes=runtimes, cases=cases).cube
 
 
 class Evidence:
@@ -52,14 +53,23 @@ class Evidence:
         self._scores: dict[tuple[str, str], Float | None] = {}
 
     @classmethod
-    def open(cls, folder: Path, *, plugins: Any = None, runtimes: str = "", experiment: str = "") -> Evidence:
+    def open(
+        cls,
+        folder: Path,
+        *,
+        plugins: Any = None,
+        runtimes: str = "",
+        experiment: str = "",
+        cases: Collection[str] = (),
+    ) -> Evidence:
         """Return the evidence in `runs/<experiment>`, of its newest revision.
 
         runtimes: `ROLLOUT/TRAINING` where several pairs ran it; pairs are never mixed. experiment: the digest of a
-        revision. Raises UsageError when the folder holds no run, NothingSelectedError when no case ended,
+        revision. cases: ids; a revision that plans exactly these goes before newer ones.
+        Raises UsageError when the folder holds no run, NothingSelectedError when no case ended,
         UnknownNameError for a pair that did not run, ArtifactError for a file that was altered.
         """
-        run = xcfg.open_run(folder, runtimes=runtimes, experiment=experiment)
+        run = xcfg.open_run(folder, runtimes=runtimes, experiment=experiment, cases=cases)
         return cls(run, plugins if plugins is not None else xcfg.load_plugins())
 
     # --- tokens -------------------------------------------------------------------------------------------
@@ -105,6 +115,21 @@ class Evidence:
             columns = self._cases[row.case_id].score(arm)
             self._scores[place] = None if columns is None else columns["selected_logprob"].astype(np.float64)
         return self._scores[place]
+
+    def columns(self, row: Row, arm: str) -> dict[str, NDArray[Any]] | None:
+        """Return every column [T] of the score of an arm of a row; None where it has none. Not kept in memory."""
+        found: dict[str, NDArray[Any]] | None = self._cases[row.case_id].score(arm) if arm in row.arms else None
+        return found
+
+    def assess_by(self, row: Row, ground: Row) -> AssessmentResult:
+        """Return the assessment of a row by the smaller of its own precision budget and that of `ground`."""
+        found: AssessmentResult = self.run.assess_by(self._cases[row.case_id], self._cases[ground.case_id])
+        return found
+
+    def planned(self, row: Row) -> ExperimentCase:
+        """Return what a row was asked to be: its knobs, operators and options."""
+        found: ExperimentCase = self._cases[row.case_id].planned
+        return found
 
     # --- rows ---------------------------------------------------------------------------------------------
 
@@ -195,6 +220,11 @@ class Evidence:
     def _seconds(self, arms: Mapping[str, ArmCell]) -> dict[str, float]:
         spent = [self._spent(key) for key in {cell.key for cell in arms.values()}]
         return {name: sum(item.get(name, 0.0) for item in spent) for name in ("build", "score")}
+
+    def scored_at(self, row: Row) -> str:
+        """Return when the newest score of a row was sealed, ISO 8601 in UTC; empty where nothing was scored."""
+        stored = [self.run.side_score(cell.key) for cell in row.arms.values() if cell.arm != Arm.RECORDED.value]
+        return max((item.seal.created for item in stored if item is not None), default="")
 
     def _spent(self, key: str) -> dict[str, float]:
         if key not in self._times:

@@ -8,12 +8,12 @@ from typing import Any
 
 from xcfg.errors import NothingSelectedError, UnknownNameError, UsageError, did_you_mean
 from xcfg.schema import codec
-from xcfg.schema._base import Record
+from xcfg.schema.cube import PIVOT, Pivot
 from xcfg.schema.result import EdgeResult
 
 from xcfg_analysis.cube.rows import Cube, Row
+from xcfg_analysis.cube.slices import Knobs, slices_of
 
-PIVOT = "xcfg.pivot.v1"
 OWN = ("role", "status", "label", "assessment")
 """What a row can be asked for beside its axes."""
 EDGE_FIGURES = tuple(
@@ -23,21 +23,6 @@ EDGE_FIGURES = tuple(
     and not name.startswith("by_")
 )
 """Figures of an edge that are one number."""
-
-
-class Pivot(Record):
-    """One figure over two axes. cells: by row value, then column value; None where no case has both values.
-
-    Only cases that change nothing but these two axes are in it: any other case would put a second number in a cell.
-    """
-
-    schema_version: str
-    rows: str
-    columns: str
-    figure: str
-    row_values: tuple[Any, ...]
-    column_values: tuple[Any, ...]
-    cells: tuple[tuple[Any, ...], ...]
 
 
 def parse_where(words: Sequence[str]) -> dict[str, tuple[Any, ...]]:
@@ -70,12 +55,20 @@ def where(cube: Cube, wanted: Mapping[str, Sequence[Any]]) -> Cube:
     return codec.evolve(cube, rows=kept)
 
 
-def named_slice(cube: Cube, name: str) -> Cube:
-    """Return the cube with the rows of a slice that the experiment names. Raises UnknownNameError."""
+def named_slice(cube: Cube, name: str, knobs: Knobs | None = None) -> Cube:
+    """Return the cube with the rows of a slice that the experiment names; controls are in none.
+
+    knobs: for the aliases in which a file may have written a value. Raises UnknownNameError for another name,
+    NothingSelectedError when no row is in it.
+    """
     slices = cube.experiment.get("slices") or {}
     if name not in slices:
         raise UnknownNameError(f"the experiment has no slice {name!r}", hint=did_you_mean(name, slices))
-    return where(cube, slices[name])
+    kept = tuple(row for row in cube.rows if name in slices_of(cube, row, knobs))
+    if not kept:
+        labels = ", ".join(row.label for row in cube.rows)
+        raise NothingSelectedError(f"no row is in the slice {name!r}", hint=f"Rows that are there: {labels}.")
+    return codec.evolve(cube, rows=kept)
 
 
 def pivot(cube: Cube, rows: str, columns: str, figure: str) -> Pivot:

@@ -13,9 +13,10 @@ from typing import Any
 
 from xcfg.errors import MissingDependencyError, UsageError
 from xcfg.schema import codec
+from xcfg.schema.cube import Pivot
 from xcfg.schema.result import GroupStat
 
-from xcfg_analysis.cube.query import EDGE_FIGURES, Pivot
+from xcfg_analysis.cube.query import EDGE_FIGURES
 from xcfg_analysis.cube.rows import Cube, Row
 
 RATIOS = ("r_training", "r_rollout", "r_gap", "bias")

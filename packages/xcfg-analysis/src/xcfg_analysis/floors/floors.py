@@ -23,11 +23,13 @@ KINDS = {
     "shuffled": "shuffled",
     "cold": "cold",
     "warm": "warm",
+    "at_end": "at_end",
 }
 """Role of a control -> its field in `controls` of an experiment."""
 CLAIMED = {
     "repeat": ("deterministic_algorithms", "deterministic_mode", "batch_invariant"),
     "fresh": ("deterministic_algorithms", "deterministic_mode", "batch_invariant"),
+    "at_end": ("deterministic_algorithms", "deterministic_mode", "batch_invariant"),
     "shuffled": ("batch_invariant",),
 }
 """Under which claims of a runtime a control has to give equal bits."""
@@ -78,16 +80,18 @@ def _floor(evidence: Evidence, kind: str, planned: int, baseline: Row, rows: Seq
     if not used or ground is None:
         return Floor(kind=kind, status=NOT_RUN, reason="; ".join(lost))
     own, doubt = processes_of(kind, baseline, [row for row, _ in used])
+    cached, said = caches_of(kind, [row for row, _ in used])
+    told = [item for item in (doubt, said, _not_last(evidence, kind, [row for row, _ in used])) if item]
     every = [means(ground), *(values for _, values in used)]
     moved = _largest(evidence, baseline, [row for row, _ in used])
     return Floor(
         kind=kind,
-        status=INVALID if own is False and kind == "fresh" else MEASURED,
+        status=INVALID if (own is False and kind == "fresh") or cached is False else MEASURED,
         cases=tuple(row.case_id for row, _ in used),
         movement=moved,
         gap={name: max(item[name] for item in every) - min(item[name] for item in every) for name in QUANTITIES},
         own_process=own,
-        reason="; ".join([*lost, doubt] if doubt else lost),
+        reason="; ".join([*lost, *told]),
         finding=_finding(kind, baseline, moved),
     )
 
@@ -115,6 +119,32 @@ def processes_of(kind: str, baseline: Row, rows: Sequence[Row]) -> tuple[bool | 
             return False, f"{row.label} was scored by process {ids}, which had scored before"
         seen |= lives
     return True, ""
+
+
+def caches_of(kind: str, rows: Sequence[Row]) -> tuple[bool | None, str]:
+    """Return whether controls of a cache found it as their kind asks, by the engine's own word, and what is to be said.
+
+    None for other kinds. A warm cache that brought no token is warm, and has shown nothing.
+    """
+    if kind not in ("cold", "warm"):
+        return None, ""
+    said = [[cell.mechanism["cache"] for cell in row.arms.values() if "cache" in cell.mechanism] for row in rows]
+    if any(not any(item.get("control") == kind for item in items) for items in said):
+        return False, f"no engine says that it scored with a {kind} cache"
+    brought = sum(int(item.get("brought_tokens", 0)) for items in said for item in items)
+    if kind == "warm" and not brought:
+        return True, "the cache brought no token (no prompt fills a block of it), so warming it showed nothing"
+    return True, f"{brought} tokens came from the cache"
+
+
+def _not_last(evidence: Evidence, kind: str, rows: Sequence[Row]) -> str:
+    """Return what was scored after the last control at the end: a run that grew has another end."""
+    if kind != "at_end":
+        return ""
+    ended = max(evidence.scored_at(row) for row in rows)
+    later = [row.label for row in evidence.cube.rows if row.delta and evidence.scored_at(row) > ended]
+    more = f"{len(later)} more cases were scored after it, {later[0]!r} among them" if later else ""
+    return f"{more}: raise controls.at_end for one at the new end" if more else ""
 
 
 def _lives(cell: ArmCell) -> set[tuple[int, str]]:

@@ -32,6 +32,11 @@ def read_after(path: Path) -> RunSummary | ErrorSummary:
     )
 
 
+def planned_by(ended: RunSummary | ErrorSummary | None) -> tuple[str, ...]:
+    """Return the ids of the cases of the run that ended: the plan to judge, though a newer one may lie beside it."""
+    return tuple(case.case_id for case in ended.cases) if isinstance(ended, RunSummary) else ()
+
+
 def after(cube: Cube | None, ended: RunSummary | ErrorSummary) -> tuple[Finding, ...]:
     """Return why the cube is not what the run that ended has left; empty when every attempt is one of its."""
     if isinstance(ended, ErrorSummary):

@@ -11,7 +11,7 @@ from xcfg.errors import NotComparableError, UsageError, XcfgError
 from xcfg.schema.codec import pretty_json
 from xcfg.schema.gate import GATE, Finding, GateReport
 
-from xcfg_analysis.gate.after import after, read_after
+from xcfg_analysis.gate.after import after, planned_by, read_after
 from xcfg_analysis.gate.baseline import make_baseline, read_baseline, write_baseline
 from xcfg_analysis.gate.judge import judge
 from xcfg_analysis.gate.kinds import worst
@@ -64,7 +64,7 @@ def gate_run(
     told = None if ended is None else read_after(ended)
     cube = None
     try:
-        cube = load_cube(folder, plugins=plugins, runtimes=runtimes)
+        cube = load_cube(folder, plugins=plugins, runtimes=runtimes, cases=planned_by(told))
     except UsageError:
         raise
     except XcfgError as error:

@@ -8,13 +8,14 @@ from typing import Any
 from xcfg.schema.gate import GATE, BaselineCase, Finding, GateBaseline, GateCase, GateReport
 from xcfg.schema.names import Status
 from xcfg.schema.result import Interval
+from xcfg.schema.rules import Findings
 
 from xcfg_analysis.cube.rows import Cube, Row
+from xcfg_analysis.cube.slices import Knobs, slices_of
 from xcfg_analysis.gate.figures import devices_of, edge_of, figures_of
 from xcfg_analysis.gate.kinds import OF_STATUS, finding, worst
-from xcfg_analysis.gate.slices import Knobs, slices_of
-from xcfg_analysis.rules.conclusion import Findings, Severity
 from xcfg_analysis.rules.points import MEASURED
+from xcfg_analysis.rules.sentences import level_sentence, sentences
 
 
 def judge(
@@ -53,7 +54,7 @@ def judge(
         findings=run,
         missing=missing,
         ladder_level=rules.level.level if rules is not None else "",
-        conclusions=_sentences(rules),
+        conclusions=() if rules is None else (level_sentence(rules), *sentences(rules)),
     )
 
 
@@ -178,18 +179,3 @@ def _by_baseline(row: Row, figures: Mapping[str, float | None], kept: BaselineCa
             told = f"{name} is {value:.6g}, the corridor [{figure.low:.6g}, {figure.high:.6g}]"
             found.append(finding(kind, f"{told} around {figure.value:.6g}."))
     return found
-
-
-def _sentences(rules: Findings | None) -> tuple[str, ...]:
-    if rules is None:
-        return ()
-    level = f"{rules.level.level or 'no level'}: {rules.level.text} {rules.level.action}."
-    ranked = (f"severity {at}: {_severity(item)}" for at, item in enumerate(rules.severity, start=1))
-    return (level, *(f"{item.rule}: {item.text}" for item in rules.held), *ranked, *rules.remarks)
-
-
-def _severity(item: Severity) -> str:
-    size = "" if item.effect is None else f", {item.effect:.3g} standard deviations for the worse"
-    word = "worse than A0" if item.worse else "not worse than A0"
-    tested = f"Wilcoxon p {item.p:.3g}, by Holm {item.adjusted:.3g}"
-    return f"{item.metric} of {item.case} is {word}: shift {item.shift:.4g}{size}; {tested}. No status changes for it."

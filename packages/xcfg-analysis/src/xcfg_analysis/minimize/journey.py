@@ -33,7 +33,8 @@ def minimize_experiment(
 ) -> Analysis:
     """Return the minimal sets of align entries of the experiment in `file`; what they need is scored.
 
-    options: keywords of `xcfg.probe`. The document is stored in analysis/ of the run. Raises XcfgError.
+    options: keywords of `xcfg.probing`: engines live as long as the search does. The document is stored in analysis/
+    of the run. Raises XcfgError.
     """
     manager = plugins or xcfg.load_plugins()
     parse(objective)  # a wrong name is refused before anything is loaded
@@ -45,9 +46,10 @@ def minimize_experiment(
     contract = xcfg.load(file, plugins=manager).contract
     chosen = parse(objective, IntervalRule.of(contract.assessment))
     known = find_atoms(file, manager)
-    prober = Prober(file, manager, dict(options or {}), known.atoms, chosen)
-    found = search(len(known.atoms), prober, budget=budget, repeats=repeats)
-    prober.seal_plan()
+    with xcfg.probing(file, plugins=manager, **(options or {})) as ask:
+        prober = Prober(ask, manager, known.atoms, chosen)
+        found = search(len(known.atoms), prober, budget=budget, repeats=repeats)
+        prober.seal_plan()
     analysis = document(
         Searched(
             objective=chosen,
@@ -75,7 +77,9 @@ def minimize_run(folder: Path, objective: str, *, plugins: Any = None, runtimes:
     chosen = parse(objective, IntervalRule.of(evidence.run.contract.assessment))
     executed = from_grid(evidence.cube, chosen, evidence)
     baseline = evidence.cube.baseline
-    fixed = not_alignable(baseline.axes if baseline is not None else (), manager.knobs())
+    varied = {knob.partition("@")[0] for atom in executed.atoms for knob in atom.knobs}
+    axes = () if baseline is None else baseline.axes
+    fixed = not_alignable((path for path in axes if path.partition("@")[0] not in varied), manager.knobs())
     return document(
         Searched(
             objective=chosen,

@@ -3,13 +3,13 @@
 | name | met where |
 |---|---|
 | verdict | no active token of the verdict edge differs by more than the yardstick |
-| explained | the assessment is EXPLAINED_BY_PRECISION |
+| explained | the assessment is EXPLAINED_BY_PRECISION, by the smaller of its own and the production point's budget |
 | k3<=X | mean of exp(d) - 1 - d, nats |
 | reduction>=P% | 1 - mean d^2 / mean d^2 of the production point, by the same draws of sequences |
 
-The yardstick of every case is the smaller of its own and the production point's threshold, so that a coarser dtype
-cannot meet an objective by being allowed more. The last two are decided by an interval over sequences: one that holds
-the limit is UNRESOLVED. So is a case without a verdict: it neither meets nor fails.
+The yardstick of every case is the smaller of its own and the production point's threshold or budget, so that a coarser
+dtype cannot meet an objective by being allowed more. `explained` and the last two are decided by intervals over
+sequences: one that holds the limit is UNRESOLVED. So is a case without a verdict: it neither meets nor fails.
 """
 
 from __future__ import annotations
@@ -27,9 +27,14 @@ from xcfg.schema.result import Interval
 
 from xcfg_analysis.cube.load import Float
 from xcfg_analysis.samples.interval import IntervalRule, token_mean
-from xcfg_analysis.samples.sample import K3, SQUARES, TOKENS, Sample
+from xcfg_analysis.samples.sample import K3, SQUARES, TOKENS, Sample, is_wider
 
 KNOWN = "verdict, explained, k3<=X (nats), reduction>=P% (of mean d^2)"
+_FAILED = {
+    item.value
+    for item in Assessment
+    if item not in (Assessment.EXPLAINED_BY_PRECISION, Assessment.UNDECIDED, Assessment.NO_REFERENCE)
+}
 _LIMIT = re.compile(r"(?P<name>k3\s*<=|reduction\s*>=)\s*(?P<number>[0-9.eE+-]+)\s*(?P<percent>%?)")
 
 
@@ -143,28 +148,38 @@ def _verdict(samples: Sequence[Sample], production: Sequence[Sample]) -> Judged:
 
 
 def _explained(samples: Sequence[Sample], production: Sequence[Sample]) -> Judged:
-    said = sorted({item.assessment for item in samples})
-    if len(said) > 1:
-        return Judged(Outcome.UNRESOLVED, reason=f"the scorings are assessed differently: {', '.join(said)}")
-    if said[0] in (Assessment.UNDECIDED.value, Assessment.NO_REFERENCE.value):
-        # The budget needs more sequences or a reference; the same case again gives neither.
-        return Judged(
-            Outcome.UNRESOLVED, reason=f"assessed {said[0]}", repeatable=said[0] == Assessment.UNDECIDED.value
-        )
-    if said[0] != Assessment.EXPLAINED_BY_PRECISION.value:
-        return Judged(Outcome.FAILS, reason=f"assessed {said[0]}")
-    wider = _wider(samples[0], production[0])
-    if wider:
-        return Judged(Outcome.UNRESOLVED, reason=wider, repeatable=False)
-    return Judged(Outcome.MEETS, reason=f"assessed {said[0]}")
+    judged = [_explains(item, production[0]) for item in samples]
+    if len({item.outcome for item in judged}) == 1:
+        return judged[0]
+    reason = f"the scorings are assessed differently: {'; '.join(sorted({item.reason for item in judged}))}"
+    return Judged(Outcome.UNRESOLVED, reason=reason)
 
 
-def _wider(case: Sample, production: Sample) -> str:
-    """Return why a budget explains by being larger than the production point's; empty where it is not."""
-    for mine, its in zip(case.budgets, production.budgets, strict=True):
-        if mine is not None and its is not None and mine > its * (1.0 + 1e-9):
-            return f"its precision budget of {mine:.3g} nats is larger than the production point's {its:.3g}"
-    return ""
+def _explains(case: Sample, production: Sample) -> Judged:
+    """Return the outcome of one scoring: a failure by its own budget, else what the smaller budget of the two says."""
+    said, why, by = case.assessment, "", ""
+    wider = is_wider(case.budgets, production.budgets)
+    if wider and said not in _FAILED:
+        if case.lesser is None:
+            return Judged(Outcome.UNRESOLVED, reason=f"{_larger(case, production)}, and no scores", repeatable=False)
+        said, why = case.lesser.assessment, case.lesser.reason
+        by = f" by the production point's precision budget, since {_larger(case, production)}"
+    reason = f"assessed {said}{by}" + (f": {why}" if why else "")
+    if said in _FAILED:
+        return Judged(Outcome.FAILS, reason=reason)
+    if said == Assessment.EXPLAINED_BY_PRECISION.value:
+        return Judged(Outcome.MEETS, reason=reason)
+    # The budget needs more sequences or a reference; the same case again gives neither.
+    return Judged(Outcome.UNRESOLVED, reason=reason, repeatable=said == Assessment.UNDECIDED.value)
+
+
+def _larger(case: Sample, production: Sample) -> str:
+    """Return on which side the budget of a case allows more than the production point's."""
+    told = []
+    for side, mine, its in zip(("training", "rollout"), case.budgets, production.budgets, strict=True):
+        if is_wider((mine, None), (its, None)):
+            told.append(f"its own on {side}, {mine:.3g} nats, is larger than that, {its:.3g}")
+    return " and ".join(told)
 
 
 def _pooled(samples: Sequence[Sample]) -> Float:

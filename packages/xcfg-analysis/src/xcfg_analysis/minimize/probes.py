@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -71,11 +71,10 @@ def find_atoms(file: Path, plugins: Any) -> Atoms:
 
 @dataclass
 class Prober:
-    """Runs sets of atoms, and judges them by one objective against the production point."""
+    """Runs sets of atoms, and judges them by one objective against the production point. ask: of `xcfg.probing`."""
 
-    file: Path
+    ask: Callable[[Sequence[Combination]], Any]
     plugins: Any
-    options: Mapping[str, Any]
     atoms: Sequence[Atom]
     objective: Objective
     samples: dict[Subset, list[Sample]] = field(default_factory=dict)
@@ -105,7 +104,7 @@ class Prober:
             )
             for subset, more in wanted.items()
         ]
-        probed = xcfg.probe(self.file, combinations, plugins=self.plugins, **self.options)
+        probed = self.ask(combinations)
         self.runs += 1
         if probed.summary.exit_code == INTERRUPTED:
             raise InterruptedRunError(

@@ -13,7 +13,7 @@ from xcfg_analysis.cube.rows import Row
 from xcfg_analysis.minimize.atoms import Atom
 from xcfg_analysis.minimize.objective import Judged, Objective, Outcome
 from xcfg_analysis.minimize.rank import Ranked, rank
-from xcfg_analysis.minimize.search import MAX_LISTED, NONE, Found, Subset
+from xcfg_analysis.minimize.search import MAX_LISTED, NONE, Found, Subset, Trial
 
 CLAIM = (
     "This is evidence for the smallest effective intervention among the declared ones, on these tokens, model and "
@@ -86,7 +86,7 @@ def document(searched: Searched) -> Analysis:
             production=production.outcome.value,
             atoms=tuple(atom.label for atom in searched.atoms),
             sets=sets,
-            trials=tuple(_trial(trial.subset, trial.repeats, searched) for trial in found.trials),
+            trials=tuple(_trial(trial, searched) for trial in found.trials),
             complete=found.complete,
             covered=found.covered,
             spent=found.spent,
@@ -126,7 +126,8 @@ def _paths(searched: Searched, labels: Sequence[str]) -> set[str]:
     return {knob.partition("@")[0] for atom in searched.atoms if atom.label in labels for knob in atom.knobs}
 
 
-def _trial(subset: Subset, repeats: int, searched: Searched) -> AlignmentTrial:
+def _trial(trial: Trial, searched: Searched) -> AlignmentTrial:
+    subset = trial.subset
     judged, row = searched.judged[subset], searched.rows.get(subset)
     coupled = () if row is None else tuple(str(change.get("path", "")) for change in (*row.coupled, *row.undeclared))
     return AlignmentTrial(
@@ -135,12 +136,21 @@ def _trial(subset: Subset, repeats: int, searched: Searched) -> AlignmentTrial:
         case_id="" if row is None else row.case_id,
         value=judged.value,
         interval=judged.interval,
-        reason=judged.reason,
-        repeats=repeats,
+        reason=_reason(judged, trial.repeats, searched.repeats),
+        repeats=trial.repeats,
         seconds=searched.seconds(subset),
         knobs=searched.knobs(subset),
         coupled=tuple(dict.fromkeys((*coupled, *(() if row is None else row.outside)))),
+        first=trial.first.value if trial.repeats and trial.first is not None else "",
     )
+
+
+def _reason(judged: Judged, repeats: int, allowed: int) -> str:
+    """Return a trial's reason; of what is open, also whether more repeats than were allowed could decide it."""
+    if judged.outcome is not Outcome.UNRESOLVED or not judged.repeatable or repeats < allowed:
+        return judged.reason
+    made = f"after {repeats} repeats, all that were allowed" if repeats else "and no repeat was allowed"
+    return f"{judged.reason}, {made}; more of them may decide it"
 
 
 def _level(ranked: Sequence[Ranked]) -> str:

@@ -1,7 +1,6 @@
 """The options of `xcfg run` that a search takes as well, and the lines that it prints meanwhile.
 
-Not `--no-resume`: a search lives on what it has sealed before; another `--output-root` starts from nothing. Not the
-selections: a search chooses its cases itself.
+Not the selections: a search chooses its cases itself.
 """
 
 from __future__ import annotations
@@ -37,6 +36,7 @@ def run_options(command: F) -> F:
             click.option(
                 "--memory-gib", type=click.FloatRange(0, min_open=True), help="Memory of all engines at most."
             ),
+            click.option("--no-resume", is_flag=True, help="Score and judge again what older runs have sealed."),
             click.option(
                 "--allow-smoke-operators", is_flag=True, help="Let temporary smoke operators run (cpu-smoke only)."
             ),
@@ -50,7 +50,7 @@ def run_options(command: F) -> F:
 
 
 def to_run(given: Mapping[str, Any], *, quiet: bool) -> dict[str, Any]:
-    """Return the keywords of `xcfg.probe`. Raises UsageError."""
+    """Return the keywords of `xcfg.probing`. Raises UsageError."""
     both = given["runtime"]
     if both and (given["rollout"] or given["training"]):
         raise UsageError("--runtime names both sides", hint="Give --runtime, or --rollout and --training.")
@@ -62,6 +62,7 @@ def to_run(given: Mapping[str, Any], *, quiet: bool) -> dict[str, Any]:
         "rollout_devices": _list(given["rollout_devices"]),
         "training_devices": _list(given["training_devices"]),
         "output_root": given["output_root"],
+        "resume": not given["no_resume"],
         "allow_smoke": given["allow_smoke_operators"],
         "max_workers": given["workers"],
         "on_event": Lines(quiet=quiet),

@@ -50,11 +50,12 @@ Oracle = Callable[[Sequence[Question]], Sequence[Answer]]
 
 @dataclass(frozen=True)
 class Trial:
-    """A set that was asked: its outcome after so many repeats."""
+    """A set that was asked: its outcome after so many repeats. first: by its first scoring alone; None if unknown."""
 
     subset: Subset
     outcome: Outcome
     repeats: int
+    first: Outcome | None = None
 
 
 @dataclass(frozen=True)
@@ -114,7 +115,9 @@ class _Asked:
         while pending:
             again = []
             for question, answer in zip(pending, self.oracle(pending), strict=True):
-                self.known[question.subset] = Trial(question.subset, answer.outcome, question.repeats)
+                before = self.known.get(question.subset)
+                first = answer.outcome if before is None else before.first
+                self.known[question.subset] = Trial(question.subset, answer.outcome, question.repeats, first)
                 if answer.outcome is Outcome.UNRESOLVED and not answer.final and question.repeats < self.repeats:
                     again.append(Question(question.subset, question.repeats + 1))
             pending = again

@@ -35,6 +35,9 @@ def text(found: Analysis) -> str:
     for trial in ran.trials:
         if trial.outcome == Outcome.UNRESOLVED.value:
             lines += wrapped("open", f"{_name(trial.align)}: {trial.reason}")
+        elif trial.first == Outcome.UNRESOLVED.value:
+            after = f"UNRESOLVED by its first scoring, {trial.outcome} after {_repeats(trial.repeats)}"
+            lines += wrapped("settled", f"{_name(trial.align)}: {after}")
         if trial.coupled:
             lines += wrapped("note", f"{_name(trial.align)} also changed {', '.join(trial.coupled)}")
     lines += wrapped("claim", ran.claim)
@@ -64,6 +67,10 @@ def _trial(trial: AlignmentTrial) -> tuple[str, ...]:
     interval = "-" if trial.interval is None else f"{number(trial.interval.low)} to {number(trial.interval.high)}"
     scorings = str(trial.repeats + 1) if trial.case_id else "-"
     return (_name(trial.align), trial.outcome, number(trial.value), interval, scorings, f"{trial.seconds:.1f}")
+
+
+def _repeats(count: int) -> str:
+    return "one repeat" if count == 1 else f"{count} repeats"
 
 
 def _name(labels: tuple[str, ...]) -> str:

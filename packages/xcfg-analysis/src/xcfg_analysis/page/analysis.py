@@ -2,43 +2,73 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from xcfg.schema import codec
 from xcfg.schema.analysis import ANALYSIS, Analysis, Cause, Effect
 from xcfg.schema.names import Assessment, Status, exit_code
+from xcfg.schema.rules import Findings
 
 from xcfg_analysis.cube.load import Evidence
 from xcfg_analysis.cube.rows import Cube, Row
-from xcfg_analysis.effects.effect import Effects, effects
+from xcfg_analysis.effects.effect import effects
 from xcfg_analysis.effects.interactions import interactions
 from xcfg_analysis.floors.floors import INVALID, floors, resolution
 from xcfg_analysis.page.causes import Said, is_excess, say
-from xcfg_analysis.page.next_step import next_command
-from xcfg_analysis.page.production import introduced, production_status
-from xcfg_analysis.rules.ladder import ladder
+from xcfg_analysis.page.conclusion import conclusion
+from xcfg_analysis.page.looks import looks_like
+from xcfg_analysis.page.next_step import Next, home_of, next_step
+from xcfg_analysis.page.production import introduced, production_row, production_status
+from xcfg_analysis.page.unvaried import options_of_one_side, settings_of_one_side, suspects
+from xcfg_analysis.rules.conclude import conclude
+from xcfg_analysis.rules.downstream import Series
 from xcfg_analysis.rules.points import find_points
 from xcfg_analysis.samples.interval import IntervalRule
 from xcfg_analysis.swaps.find import find_swaps
 
 
-def analyze_run(folder: Path, *, plugins: Any = None, runtimes: str = "", experiment: str = "") -> Analysis:
-    """Return the analysis of `runs/<experiment>`; arguments and errors as for `Evidence.open`."""
-    return analyze_evidence(Evidence.open(folder, plugins=plugins, runtimes=runtimes, experiment=experiment))
+def analyze_run(
+    folder: Path, *, plugins: Any = None, runtimes: str = "", experiment: str = "", series: Series | None = None
+) -> Analysis:
+    """Return the analysis of `runs/<experiment>`; arguments and errors as for `Evidence.open`.
+
+    series: of training downstream; it ranks severity and informs the rules that ask for it.
+    """
+    return analyze_evidence(Evidence.open(folder, plugins=plugins, runtimes=runtimes, experiment=experiment), series)
 
 
-def analyze_evidence(evidence: Evidence) -> Analysis:
+def analyze_evidence(evidence: Evidence, series: Series | None = None) -> Analysis:
     """Return the analysis of a run that was opened.
 
-    exit_code: that of the baseline's status, or of production's (A5) in a run of profiles;
-    1 instead of 0 where a cause or a finding stands.
+    status, assessment, figures and signatures: of production, which is the baseline, or A5 in a run of profiles.
+    exit_code: that of the same status; 1 instead of 0 where a cause or a finding stands. A signature changes neither.
     """
+    return look_at(evidence, series).analysis
+
+
+@dataclass(frozen=True)
+class Looked:
+    """An analysis, whose next command works beside the folder of runs; following: the next step from another folder."""
+
+    analysis: Analysis
+    following: Callable[[Path], Next]
+
+    def seen_from(self, here: Path) -> Analysis:
+        """Return the analysis with a next command that works in the folder `here`."""
+        return codec.evolve(self.analysis, next_command=self.following(here).command)
+
+
+def look_at(evidence: Evidence, series: Series | None = None) -> Looked:
+    """Return the analysis of a run with its next step as data."""
     cube, baseline = evidence.cube, evidence.cube.baseline
+    points = find_points(cube)
     edge = None if baseline is None else baseline.edges.get(baseline.verdict_edge)
     if baseline is None or edge is None or edge.rms is None:
-        return _without_figures(evidence, cube, baseline)
+        return _without_figures(evidence, baseline, conclude(cube, series))
     found = floors(evidence, baseline, cube.rows)
     limits = resolution(found)
     changed = effects(evidence, baseline, cube.cases, limits)
@@ -48,14 +78,22 @@ def analyze_evidence(evidence: Evidence) -> Analysis:
     findings = tuple(
         item.finding or f"{item.kind}: {item.reason}" for item in found if item.finding or item.status == INVALID
     )
-    outside = _outside(baseline, changed.effects, said)
-    points = find_points(cube)
+    sought = is_sought(baseline, changed.effects, said)
+    outside = _outside(evidence, baseline, changed.effects, said)
+    unvaried = settings_of_one_side(evidence, baseline, suspects(baseline)) if sought else {}
+    rules = conclude(cube, series, None if points.profiles else _narrowed(changed.effects))
     code = exit_code([production_status(points, baseline)])
-    assessed = baseline.assessment
-    return Analysis(
+    judged = production_row(points, baseline)
+    edge = judged.edges.get(judged.verdict_edge)
+    assessed = judged.assessment
+    looks = looks_like(evidence, judged, evidence.plugins)
+    following = partial(next_step, evidence, baseline, found, said, points, unvaried=unvaried)
+    step = following(home_of(evidence))
+    analysis = Analysis(
         schema_version=ANALYSIS,
-        conclusion=introduced(points) + _conclusion(baseline, said, changed, outside),
-        ladder_level=ladder(points).level if points.profiles else _level(baseline, changed.effects),
+        conclusion=introduced(points)
+        + conclusion(judged, said, family=changed.family, outside=outside, looks=looks.named, profiles=points.profiles),
+        ladder_level=rules.level.level,
         assessment=assessed.assessment if assessed is not None else Assessment.NO_REFERENCE.value,
         assessed=assessed,
         causes=said.causes,
@@ -65,31 +103,44 @@ def analyze_evidence(evidence: Evidence) -> Analysis:
         unresolved=said.lists["unresolved"],
         not_measured=said.lists["not_measured"],
         interactions=pairs,
+        minimal_sets=rules.level.sets,
+        left_enabled=rules.level.left,
         not_alignable=_not_alignable(cube),
-        next_command=next_command(evidence, baseline, found, said),
+        signatures=looks.named,
+        insufficient_data=looks.insufficient,
+        fitted_tokens=looks.fitted,
+        next_step=step.step,
+        next_command=step.command,
         exit_code=1 if code == 0 and (said.causes or findings) else code,
-        status=baseline.status,
-        reason=baseline.reason,
+        status=judged.status,
+        reason=judged.reason,
         source=(cube.experiment_id,),
         recognised=_recognised(cube),
-        tokens=edge.active_tokens,
+        tokens=0 if edge is None else edge.active_tokens,
         sequences=evidence.sequences,
-        threshold=baseline.threshold,
-        mismatches=edge.mismatches,
-        figures=edge.aliases,
+        threshold=judged.threshold,
+        mismatches=0 if edge is None else edge.mismatches,
+        figures={} if edge is None else edge.aliases,
         experiment_id=cube.experiment_id,
         runtimes=cube.runtimes,
         contract=cube.contract,
-        evidence=_names(evidence, baseline),
+        evidence=_names(evidence, baseline, judged),
         floors=found,
         resolution=limits,
         effects=changed.effects,
         families={"gap changes": changed.family, "interactions": len(pairs)},
         outside=outside,
+        not_varied=tuple(f"{key} = {baseline.axes[key].requested}" for key in unvaried if key in baseline.axes),
         findings=findings,
         refuted_by=said.causes[0].refuted_by if said.causes else "",
         swaps=_swaps(evidence, limits.get("mean_sq", 0.0)),
+        rules=rules,
     )
+    return Looked(analysis, following)
+
+
+def _narrowed(found: Sequence[Effect]) -> dict[str, bool]:
+    return {item.case_id: item.outcome == "CHANGES_GAP" and item.direction == "narrows" for item in found}
 
 
 def _swaps(evidence: Evidence, limit: float) -> tuple[Cause, ...]:
@@ -98,14 +149,19 @@ def _swaps(evidence: Evidence, limit: float) -> tuple[Cause, ...]:
     return tuple(item.cause for item in find_swaps(evidence.cube, evidence, rule=rule, resolution=limit))
 
 
-def _without_figures(evidence: Evidence, cube: Cube, baseline: Row | None) -> Analysis:
+def _without_figures(evidence: Evidence, baseline: Row | None, rules: Findings) -> Looked:
+    cube = evidence.cube
     status = baseline.status if baseline is not None else Status.CANCELLED.value
     why = (baseline.reason or baseline.status) if baseline is not None else "the baseline has no valid attempt"
-    return Analysis(
+    following = partial(next_step, evidence, None, (), None, find_points(cube))
+    step = following(home_of(evidence))
+    analysis = Analysis(
         schema_version=ANALYSIS,
         conclusion=f"Nothing was compared: {why}.",
+        ladder_level=rules.level.level,
         assessment=Assessment.NO_REFERENCE.value,
-        next_command=f"xcfg verify runs/{cube.experiment_id}",
+        next_step=step.step,
+        next_command=step.command,
         exit_code=exit_code([Status(status)]),
         status=status,
         reason=why,
@@ -115,12 +171,16 @@ def _without_figures(evidence: Evidence, cube: Cube, baseline: Row | None) -> An
         runtimes=cube.runtimes,
         contract=cube.contract,
         evidence=_names(evidence, baseline),
+        rules=rules,
     )
+    return Looked(analysis, following)
 
 
-def _names(evidence: Evidence, baseline: Row | None) -> dict[str, str]:
+def _names(evidence: Evidence, baseline: Row | None, production: Row | None = None) -> dict[str, str]:
     names = {"experiment": evidence.run.revision.experiment_digest, "rollout": evidence.cube.rollout}
-    return names | ({} if baseline is None else {"baseline": baseline.case_id, "attempt": baseline.attempt})
+    if baseline is not None:
+        names |= {"baseline": baseline.case_id, "attempt": baseline.attempt}
+    return names if production in (None, baseline) else names | {"production": production.case_id}
 
 
 def _recognised(cube: Cube) -> str:
@@ -142,11 +202,21 @@ def _not_alignable(cube: Cube) -> tuple[str, ...]:
     return tuple(f"{path}: {why}" for path, why in stated.items() if why)
 
 
-def _outside(baseline: Row, found: Sequence[Effect], said: Said) -> tuple[str, ...]:
+def is_sought(baseline: Row, found: Sequence[Effect], said: Said) -> bool:
+    """Whether the baseline has an excess that no change of those measured is shown to narrow."""
+    narrowed = any(cause.direction == "narrows" for cause in said.causes)
+    return is_excess(baseline) and any(item.gap for item in found) and not narrowed
+
+
+def _outside(evidence: Evidence, baseline: Row, found: Sequence[Effect], said: Said) -> tuple[str, ...]:
     """Return what no declared knob accounts for: an excess that nothing narrows, and surroundings that changed."""
     told = [f"{item.label}: {item.reason}" for item in found if item.outcome == "OUTSIDE_THE_KNOBS"]
     measured = [item for item in found if item.gap]
-    if is_excess(baseline) and measured and not any(cause.direction == "narrows" for cause in said.causes):
+    if is_sought(baseline, found, said):
+        told += [
+            f"{item}: the other side does not have it, and no case varies it"
+            for item in options_of_one_side(evidence.cube.experiment, suspects(baseline))
+        ]
         blind = [*said.lists["not_exercised"], *said.lists["not_measured"]]
         bounds = [
             f"{item.label} ({item.reason})" for item in found if item.outcome == "NO_CHANGE_SHOWN" and item.reason
@@ -160,46 +230,6 @@ def _outside(baseline: Row, found: Sequence[Effect], said: Said) -> tuple[str, .
             + (f"; nothing is known of {', '.join(blind)}" if blind else ""),
         )
     return tuple(told)
-
-
-def _level(baseline: Row, found: Sequence[Effect]) -> str:
-    """Return the rung of the alignment ladder that the executed cases reach."""
-    if baseline.status == Status.PASS.value:
-        return "L1"
-    meeting = [item for item in found if item.over == 0 and item.outcome == "CHANGES_GAP"]
-    if any(len(item.knobs) == 1 for item in meeting):
-        return "L3"
-    return "L4" if meeting else "L2"
-
-
-def _conclusion(baseline: Row, said: Said, changed: Effects, outside: Sequence[str]) -> str:
-    edge = baseline.edges[baseline.verdict_edge]
-    over = (
-        f"{edge.mismatches} of {edge.active_tokens} tokens over {baseline.threshold:g} nats"
-        if baseline.threshold
-        else ""
-    )
-    word = baseline.assessment.assessment if baseline.assessment is not None else Assessment.NO_REFERENCE.value
-    parts = [f"{baseline.status} ({over}), {word}." if over else f"{baseline.status}, {word}."]
-    narrowing = [cause for cause in said.causes if cause.direction == "narrows"]
-    if narrowing:
-        explained = word == Assessment.EXPLAINED_BY_PRECISION.value
-        lead = "Honest rounding explains the gap of the baseline; what narrows it" if explained else "Likely cause"
-        parts.append(f"{lead}: {_named(narrowing[0])}.")
-    elif outside and is_excess(baseline):
-        parts.append("The cause lies outside the declared knobs that were varied.")
-    elif word == Assessment.EXPLAINED_BY_PRECISION.value:
-        parts.append("Honest rounding explains the gap of the baseline.")
-    widening = [cause for cause in said.causes if cause.direction != "narrows"]
-    if widening:
-        parts.append(f"What opens the gap further: {'; '.join(_named(cause) for cause in widening[:3])}.")
-    if not said.causes and changed.family:
-        parts.append(f"No change of the gap stands among {changed.family} that were tried.")
-    return " ".join(parts)
-
-
-def _named(cause: Cause) -> str:
-    return f"{cause.knob} ({cause.says})"
 
 
 def store(evidence: Evidence, found: Analysis) -> Path:

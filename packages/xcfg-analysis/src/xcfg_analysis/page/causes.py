@@ -51,12 +51,18 @@ class Said:
 
 
 def say(effects: Sequence[Effect], baseline: Row, definitions: Mapping[str, Mapping[str, Any]], alpha: float) -> Said:
-    """Return what the cases that change one axis say of it; cells of several axes name one where none does alone."""
+    """Return what the cases that change one axis say of it.
+
+    A cell of several axes names a cause of its own where none of them is named alone, and where it narrows the gap
+    and none of them does: each alone may open it, and only all together close it.
+    """
     alone = [item for item in effects if len(item.knobs) == 1]
     causes = [cause for item in alone if (cause := _cause(item, baseline, definitions, alpha))]
     named = {cause.knob for cause in causes}
+    narrow = {cause.knob for cause in causes if cause.direction == "narrows"}
     for item in effects:
-        if len(item.knobs) > 1 and not named.intersection(item.knobs):
+        told = narrow if item.direction == "narrows" else named
+        if len(item.knobs) > 1 and not told.intersection(item.knobs):
             causes += [cause] if (cause := _cause(item, baseline, definitions, alpha)) else []
     found: dict[str, set[str]] = {}
     for item in alone:

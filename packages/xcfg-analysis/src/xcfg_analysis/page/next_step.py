@@ -1,45 +1,164 @@
-"""What to do next: one command, or one change of the experiment file, that would tell most."""
+"""What to do next: the most telling step in words, and as a command that can be pasted."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 from xcfg.schema.analysis import Floor
+from xcfg.schema.names import Assessment, Status
 
 from xcfg_analysis.cube.load import Evidence
 from xcfg_analysis.cube.rows import Row
 from xcfg_analysis.floors.floors import MEASURED
 from xcfg_analysis.page.causes import Said, is_excess
+from xcfg_analysis.rules.points import Points, why_no_pairs
 
-SWAPS = "operators.selected_logprob.training and .rollout = reference, and every dtype = float32,"
-CONTROLS = '"controls": {"repeats": 1, "fresh_processes": 2, "shuffled": 1}'
+CONTROLS = {"repeats": 1, "fresh_processes": 2, "shuffled": 1}
+REFERENCE, PRECISE = "reference", "float32"
+SWAPS = (
+    {"path": "operators.selected_logprob.training", "values": [REFERENCE]},
+    {"path": "operators.selected_logprob.rollout", "values": [REFERENCE]},
+    {"path": "training.compute_dtype", "values": [PRECISE]},
+    {"path": "rollout.dtype", "values": [PRECISE]},
+)
+"""Interventions that show which side leaves the reference."""
+REDUCTION = "reduction>=90%"
+"""What is asked for where rounding explains production as it is, and no case passes."""
+NEW_TOKENS = "xcfg freeze --help"
 
 
-def next_command(evidence: Evidence, baseline: Row, floors: Sequence[Floor], said: Said) -> str:
-    """Return what to do next, the most telling step first."""
-    run = f"runs/{evidence.cube.experiment_id}"
+@dataclass(frozen=True)
+class Next:
+    """A step. changes: what the experiment gains; None where the step is no run of it."""
+
+    step: str
+    command: str
+    changes: Mapping[str, Any] | None = field(default=None)
+
+
+def next_step(
+    evidence: Evidence,
+    baseline: Row | None,
+    floors: Sequence[Floor],
+    said: Said | None,
+    points: Points,
+    here: Path,
+    *,
+    unvaried: Mapping[str, Any] | None = None,
+) -> Next:
+    """Return what to do next. baseline: the row with figures; None, and said None, where there is none.
+
+    here: the folder in which the command is to work. unvaried: as of unvaried.settings_of_one_side.
+    """
+    cube, place = evidence.cube, place_of(evidence, here)
     least = evidence.run.contract.assessment.min_sequences
+    if cube.missing:
+        return _run(evidence, here, f"{len(cube.missing)} planned cases have no valid attempt: go on with the run", {})
+    if baseline is None or said is None:
+        return Next("see which files of the run are whole, and why the baseline has no figures", f"xcfg verify {place}")
     if evidence.sequences < least:
-        return f"xcfg freeze ...  # {evidence.sequences} sequences give no interval: freeze {least} at least, run again"
-    if evidence.cube.missing:
-        lacking = len(evidence.cube.missing)
-        return f"xcfg run FILE  # of {evidence.cube.experiment_id}: {lacking} planned cases have no result"
+        why = f"{evidence.sequences} sequences give no interval: freeze {least} at least, and run again"
+        return Next(why, NEW_TOKENS)
+    if points.profiles:
+        return _of_profiles(evidence, points, here)
     narrowing = [cause for cause in said.causes if cause.direction == "narrows"]
-    commands = {item.record.name for item in evidence.plugins.commands()}
-    if narrowing and "minimize" in commands:
-        return f"xcfg minimize {run}"
-    if narrowing:
-        first = narrowing[0]
-        return (
-            f"xcfg run FILE  # with {first.knob} = {first.value} and other frozen sequences: does the gap stay closed?"
-        )
+    failing = baseline.status == Status.MISMATCH.value
+    if narrowing and (failing or is_excess(baseline)):
+        objective = _objective(evidence, baseline)
+        why = f"find the smallest set that is enough for {objective!r} among the cases that were run"
+        return Next(why, f"xcfg minimize {place} --objective {shlex.quote(objective)}{_pair(evidence)}")
+    if unvaried:
+        asked = [{"path": key, "values": [value]} for key, value in unvaried.items()]
+        tries = ", ".join(f"{key} = {value}" for key, value in unvaried.items())
+        why = f"vary {tries}: the sides differ there, and no case changes it"
+        return _run(evidence, here, why, {"interventions": asked})
     if is_excess(baseline):
-        return f"xcfg run FILE  # with {SWAPS} among its interventions: which side leaves the reference?"
+        return _without_cause(evidence, baseline, here)
     if not any(item.status == MEASURED for item in floors):
-        return f"xcfg run FILE  # with {CONTROLS} in it: without a control nothing can be exonerated by an interval"
+        why = "add controls: without one nothing can be exonerated by an interval"
+        return _run(evidence, here, why, {"controls": CONTROLS})
     if said.lists["not_exercised"]:
-        return (
-            f"xcfg run FILE  # with more or longer sequences, so that {', '.join(said.lists['not_exercised'])} has "
-            "something to do"
-        )
-    return f"xcfg cube {run}"
+        idle = ", ".join(said.lists["not_exercised"])
+        return Next(f"freeze more or longer sequences, so that {idle} has something to do", NEW_TOKENS)
+    if baseline.status == Status.PASS.value:
+        target = shlex.quote(f"{cube.experiment_id}-baseline.json")
+        why = "nothing has to be aligned: keep this run as the baseline that later ones are held against"
+        return Next(why, f"xcfg gate {place} --write-baseline {target}{_pair(evidence)}")
+    return Next("look at every case", f"xcfg cube {place}{_pair(evidence)}")
+
+
+def _objective(evidence: Evidence, baseline: Row) -> str:
+    """Return an objective that production fails and a case can meet."""
+    if is_excess(baseline):
+        return "explained"
+    passing = any(row.status == Status.PASS.value for row in evidence.cube.cases)
+    return "verdict" if passing else REDUCTION
+
+
+def _of_profiles(evidence: Evidence, points: Points, here: Path) -> Next:
+    if not why_no_pairs(points) and not points.pairs:
+        return _run(evidence, here, "every class passes alone and production fails: run the pairs of classes (A4)", {})
+    if points.production is None:
+        return _run(evidence, here, "production (A5) was not run: run every point of the profiles", {})
+    return Next("look at every point of the profiles", f"xcfg cube {place_of(evidence, here)}{_pair(evidence)}")
+
+
+def _without_cause(evidence: Evidence, baseline: Row, here: Path) -> Next:
+    """Return the step where the gap is too wide and nothing that was varied narrows it."""
+    varied = {key for row in evidence.cube.cases for key in row.delta}
+    asked = [item for item in SWAPS if item["path"] not in varied and not _has_already(baseline, item)]
+    if asked:
+        why = "put the reference operator and float32 in on one side at a time: which side leaves the reference?"
+        return _run(evidence, here, why, {"interventions": asked})
+    word = baseline.assessment.assessment if baseline.assessment is not None else Assessment.NO_REFERENCE.value
+    why = f"{word}, and neither operators nor dtypes account for it: vary what the experiment leaves alone"
+    return Next(why, "xcfg knobs list")
+
+
+def _has_already(baseline: Row, item: Mapping[str, Any]) -> bool:
+    cell = baseline.axes.get(str(item["path"]))
+    return cell is not None and cell.requested in item["values"]
+
+
+def _run(evidence: Evidence, here: Path, why: str, changes: Mapping[str, Any]) -> Next:
+    """Return a step that runs the experiment again, with `changes`."""
+    name = shlex.quote(f"{evidence.cube.experiment_id}-next.json")
+    write = f"xcfg analyze {place_of(evidence, here)} --next {name}{_pair(evidence)}"
+    return Next(why, f"{write}; xcfg run {name}{_options(evidence, here)}", changes)
+
+
+def place_of(evidence: Evidence, here: Path) -> str:
+    """Return the run's folder as a word of a command: relative to `here`, where it lies below."""
+    return shlex.quote(_shown(evidence.run.folder, here))
+
+
+def home_of(evidence: Evidence) -> Path:
+    """Return the folder in which `runs/<experiment>` is this run: what is stored depends on no other place."""
+    return Path(evidence.run.folder.parent.parent)
+
+
+def _shown(path: Path, here: Path) -> str:
+    return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
+
+
+def _pair(evidence: Evidence) -> str:
+    """Return the option that chooses the pair of runtimes, where several ran the experiment."""
+    both = evidence.cube.runtimes
+    return f" --runtimes {both['rollout']}/{both['training']}" if evidence.cube.others else ""
+
+
+def _options(evidence: Evidence, here: Path) -> str:
+    both = evidence.cube.runtimes
+    words = [] if set(both.values()) == {"torch"} else [f"--{side} {name}" for side, name in sorted(both.items())]
+    row = evidence.cube.baseline
+    for side, arm in (("rollout", row.verdict_arm), ("training", "training")) if row is not None else ():
+        ranks = max(1, len(row.arms[arm].processes)) if row is not None and arm in row.arms else 1
+        if row is not None and row.devices.get(side, "").startswith("cuda"):
+            words.append(f"--{side}-devices {','.join(f'cuda:{rank}' for rank in range(ranks))}")
+    root = _shown(evidence.run.folder.parent, here)
+    words += [] if root == "runs" else [f"--output-root {shlex.quote(root)}"]
+    return "".join(f" {word}" for word in words)

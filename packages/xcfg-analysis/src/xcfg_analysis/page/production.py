@@ -5,7 +5,6 @@ from __future__ import annotations
 from xcfg.schema.names import Status
 
 from xcfg_analysis.cube.rows import Row
-from xcfg_analysis.rules.ladder import ladder
 from xcfg_analysis.rules.points import Points
 
 
@@ -15,11 +14,15 @@ def production_status(points: Points, baseline: Row) -> Status:
     return Status.CANCELLED if row is None else Status(row.status)
 
 
+def production_row(points: Points, baseline: Row) -> Row:
+    """Return the row whose verdict heads the page: production, or the baseline where a run of profiles lacks it."""
+    return points.production if points.profiles and points.production is not None else baseline
+
+
 def introduced(points: Points) -> str:
     """Return what a reader has to know before the rest of the conclusion; empty for any other run."""
     if not points.profiles:
         return ""
-    status = "was not run" if points.production is None else points.production.status
-    level = ladder(points)
-    told = f"A run of profiles: its baseline is A0, both sides aligned; production, A5, {status}."
-    return f"{told} {level.text} "
+    if points.production is None:
+        return "Production (A5) was not run: the verdict is that of A0, both sides aligned. "
+    return "The verdict is production's (A5); each case is held against A0, both sides aligned. "

@@ -1,14 +1,15 @@
-"""The page of a run for a person who is tired: what happened, why, what it was not, what to do."""
+"""The page of a run for a person who is tired: what happened, why, what it was not, what to change, what to do."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from xcfg.schema.analysis import Analysis, Cause, Effect, Floor, Interaction
+from xcfg.schema.analysis import Analysis, Cause, SignatureFinding
+from xcfg.schema.names import Assessment, Status
 from xcfg.schema.result import AssessmentResult
 
-from xcfg_analysis.cube.table import aligned
-from xcfg_analysis.page.causes import NAMES
+from xcfg_analysis.page.tables import case_table, floor_table, interaction_lines, swap_lines
+from xcfg_analysis.rules.sentences import sentences
 from xcfg_analysis.show import number, wrapped
 
 LISTS = (
@@ -18,28 +19,37 @@ LISTS = (
     ("not_exercised", "the run gave it nothing to do, or nobody knows"),
     ("not_measured", "did not run as asked, or in other surroundings"),
 )
+PRODUCTION = "production"
 
 
 def text(found: Analysis) -> str:
     """Return the page for a terminal."""
-    blocks = [_head(found), _causes(found.causes)]
-    blocks += [
-        _lists(found),
-        _swaps(found.swaps),
-        _effects(found.effects),
-        _interactions(found.interactions),
-        _floors(found.floors),
-    ]
-    blocks.append(_end(found))
+    blocks = (
+        _head(found),
+        _section("LIKELY CAUSE", _causes(found)),
+        _section("WHAT IT LOOKS LIKE", _looks(found)),
+        _section("WHAT IT IS NOT", _lists(found)),
+        _section("SMALLEST CHANGE", _smallest(found)),
+        _section("RULES THAT HOLD", () if found.rules is None else _bullets(tuple(sentences(found.rules)))),
+        _section("EVIDENCE", _evidence(found)),
+        _section("NEXT", _next(found)),
+    )
     return "\n\n".join(block for block in blocks if block)
 
 
+def _section(name: str, lines: Iterator[str] | Sequence[str]) -> str:
+    told = list(lines)
+    return "\n".join([name, *told]) if told else ""
+
+
 def _head(found: Analysis) -> str:
-    lines = [f"{found.experiment_id}: {found.recognised}"]
     judged = "not judged" if found.threshold is None else f"{found.mismatches} over {number(found.threshold)} nats"
-    lines.append(f"VERDICT    {found.status}; {found.tokens} tokens in {found.sequences} sequences, {judged}")
-    lines.append(f"ASSESSMENT {found.assessment}{_ratios(found.assessed)}")
-    lines += wrapped("", found.conclusion, indent=0)
+    lines = [
+        *wrapped("", f"{found.experiment_id}: {found.recognised}", indent=0),
+        f"VERDICT    {found.status}; {found.tokens} tokens in {found.sequences} sequences, {judged}",
+        f"ASSESSMENT {found.assessment}{_ratios(found.assessed)}",
+        *wrapped("", found.conclusion, indent=0),
+    ]
     return "\n".join(lines)
 
 
@@ -51,93 +61,100 @@ def _ratios(assessed: AssessmentResult | None) -> str:
     return f"; error over rounding budget: {shown}"
 
 
-def _causes(causes: Sequence[Cause]) -> str:
-    lines = []
-    for cause in causes:
-        lines.append(
-            f"{'CAUSE' if cause.direction == 'narrows' else 'EFFECT'} {cause.knob} ({cause.side}): {cause.diagnosis}"
-        )
-        lines += wrapped("what", cause.says)
-        lines += wrapped("evidence", ", ".join(cause.evidence))
-        lines += wrapped("refuted by", cause.refuted_by)
-    return "\n".join(lines)
+def _causes(found: Analysis) -> Iterator[str]:
+    """Yield what narrows the gap as causes and what opens it as effects; in a run of profiles it is the other way."""
+    makes = "widens" if PRODUCTION in found.evidence else "narrows"
+    named = [cause for cause in found.causes if cause.direction == makes]
+    if not named:
+        yield from wrapped("", _no_cause(found))
+    for cause in named:
+        yield from _cause("CAUSE", cause)
+    for item in found.outside:
+        yield from wrapped("OUTSIDE", f"the declared knobs: {item}")
+    for item in found.findings:
+        yield from wrapped("FINDING", item)
+    for cause in found.causes:
+        if cause not in named:
+            yield from _cause("EFFECT", cause)
 
 
-def _lists(found: Analysis) -> str:
-    lines: list[str] = []
+def _no_cause(found: Analysis) -> str:
+    if found.assessment == Assessment.EXPLAINED_BY_PRECISION.value:
+        return "none: honest rounding explains the gap, and nothing is to blame"
+    if found.status == Status.PASS.value:
+        return "none is looked for: production is within the threshold"
+    return "none found: no change that was run is shown to narrow the gap"
+
+
+def _cause(word: str, cause: Cause) -> Iterator[str]:
+    yield from wrapped(word, f"{cause.knob} ({cause.side or 'either side'}): {cause.diagnosis}")
+    yield from wrapped("", f"what: {cause.says}", indent=13)
+    yield from wrapped("", f"evidence: {', '.join(cause.evidence)}", indent=13)
+    if word == "CAUSE":
+        yield from wrapped("", f"refuted by: {cause.refuted_by}", indent=13)
+
+
+def _looks(found: Analysis) -> Iterator[str]:
+    for item in found.signatures:
+        yield from wrapped("SIGNATURE", f"{item.name}: {_sized(item)}")
+        yield from wrapped("", f"what: {item.says}; {item.where}", indent=13)
+        yield from wrapped("", f"fix: {item.fix}", indent=13)
+        yield from wrapped("", f"refuted by: {item.refuted_by}", indent=13)
+    if found.fitted_tokens and not found.signatures:
+        yield f"  no known fault: no signature fits the {found.fitted_tokens} tokens"
+    if found.insufficient_data:
+        names = "; ".join(f"{item.name} ({item.reason})" for item in found.insufficient_data)
+        stored = "; `xcfg run --columns` stores columns of scores" if found.experiment_id else ""
+        yield from wrapped("", f"insufficient data: {names}{stored}")
+
+
+def _sized(item: SignatureFinding) -> str:
+    share = "" if item.explained is None else f", {item.explained:.0%} of the squared drift"
+    effect = item.effect
+    size = (
+        "" if effect is None else f", {number(effect.value)} nats rms ({number(effect.low)} to {number(effect.high)})"
+    )
+    return f"confidence {item.confidence:.4f}{share}{size}"
+
+
+def _lists(found: Analysis) -> Iterator[str]:
     for name, meaning in LISTS:
         knobs = getattr(found, name)
         if knobs:
-            lines += wrapped("", f"{name.replace('_', ' ')} ({meaning}): {', '.join(knobs)}", indent=0)
-    for item in found.outside:
-        lines += wrapped("", f"outside the declared knobs: {item}", indent=0)
-    for item in found.findings:
-        lines += wrapped("", f"FINDING {item}", indent=0)
-    return "\n".join(lines)
+            yield from wrapped("", f"{name.replace('_', ' ')} ({meaning}): {', '.join(knobs)}")
+    if found.not_varied:
+        meaning = "the sides differ in it, and no case changes it"
+        yield from wrapped("", f"not varied ({meaning}): {', '.join(found.not_varied)}")
+    for item in found.not_alignable:
+        yield from wrapped("", f"cannot be aligned: {item}")
 
 
-def _swaps(swaps: Sequence[Cause]) -> str:
-    lines: list[str] = []
-    for item in swaps:
-        change = "" if item.effect is None else f"; mean d^2 changes by {number(item.effect)} nats^2"
-        words = f"SWAP {item.knob} to {item.value}: {item.diagnosis}: {item.says}{change}"
-        lines += wrapped("", words, indent=0)
-    return "\n".join(lines)
+def _smallest(found: Analysis) -> Iterator[str]:
+    if found.rules is None:
+        return
+    level = found.rules.level
+    yield from wrapped("level", f"{level.level or 'none'}: {level.text}")
+    yield from wrapped("do", level.action)
 
 
-def _effects(effects: Sequence[Effect]) -> str:
-    if not effects:
-        return ""
-    rows = [("case", "outcome", "moved", "rms moved", "change of mean d^2", "p, corrected", "over")]
-    for item in effects:
-        moved = max(item.movement, key=lambda one: one.rms, default=None)
-        gap = next((one for one in item.gap if one.quantity == "mean_sq"), None)
-        change = gap.change if gap is not None else None
-        rows.append(
-            (
-                item.label,
-                item.outcome,
-                "-" if moved is None else f"{moved.differing}/{moved.tokens}",
-                "-" if moved is None else number(moved.rms),
-                "-" if change is None else f"{change.value:+.3g} ({change.low:.2g} to {change.high:.2g})",
-                "-" if gap is None else number(gap.p_adjusted),
-                "-" if item.over is None else f"{item.over} of {item.tokens} > {number(item.yardstick)}",
-            )
-        )
-    return "each case against the baseline\n" + aligned(rows)
+def _bullets(items: Sequence[str]) -> Iterator[str]:
+    for item in items:
+        yield from wrapped("", item)
 
 
-def _interactions(found: Sequence[Interaction]) -> str:
-    shown = [item for item in found if item.outcome == "INTERACTION" and item.change is not None]
-    lines = [
-        f"INTERACTION {' + '.join(item.knobs)}: {item.change.value:+.3g} nats^2 beyond their sum "
-        f"({item.change.low:.2g} to {item.change.high:.2g}), corrected p {number(item.p_adjusted)}"
-        for item in shown
-        if item.change is not None
-    ]
-    return "\n".join(lines)
+def _evidence(found: Analysis) -> Iterator[str]:
+    for block in (
+        case_table(found.effects, "A0" if PRODUCTION in found.evidence else "the baseline"),
+        interaction_lines(found.interactions),
+        swap_lines(found.swaps),
+        floor_table(found.floors),
+    ):
+        if block:
+            yield block
 
 
-def _floors(floors: Sequence[Floor]) -> str:
-    if not floors:
-        return ""
-    rows = [("control", "status", "largest movement", *(NAMES[name] for name in NAMES), "")]
-    for item in floors:
-        moved = max(item.movement, key=lambda one: one.max_abs, default=None)
-        rows.append(
-            (
-                item.kind,
-                item.status,
-                "-" if moved is None else f"{number(moved.max_abs)} nats, {moved.arm}",
-                *(number(item.gap.get(name)) for name in NAMES),
-                item.reason,
-            )
-        )
-    return "what repeating the baseline gives\n" + aligned(rows)
-
-
-def _end(found: Analysis) -> str:
-    lines: list[str] = []
+def _next(found: Analysis) -> Iterator[str]:
+    if found.next_step:
+        yield from wrapped("", found.next_step)
     if found.next_command:
-        lines += wrapped("next", found.next_command, indent=0)
-    return "\n".join(lines)
+        yield f"  {found.next_command}"

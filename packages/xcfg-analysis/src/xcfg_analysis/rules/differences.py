@@ -9,7 +9,7 @@ from typing import Any
 
 from xcfg.schema._base import Value
 from xcfg.schema.codec import canonical_json, plain
-from xcfg.schema.knobs import AlignSpec, Choice, IntRange, KnobDefinition
+from xcfg.schema.knobs import Choice, IntRange, KnobDefinition
 from xcfg.schema.names import SourceClass, Target
 from xcfg.schema.plan import ExperimentCase
 
@@ -95,7 +95,7 @@ def _of_pair(
 ) -> None:
     rollout, training = (one, other) if one.targets is Target.ROLLOUT else (other, one)
     r, t = baseline.knobs[rollout.name], baseline.knobs[training.name]
-    said = {rollout.name: _spelling(rollout.align, r), training.name: _spelling(training.align, t)}
+    said = {rollout.name: _spelling(rollout, r), training.name: _spelling(training, t)}
     vague = [name for name, spelling in said.items() if spelling is None]
     if vague:  # model_default: an engine's own choice, for which the other side, and perhaps the engine, has no name
         why = f"the value of {' and '.join(vague)} names nothing that the other side has; name one to align it"
@@ -169,26 +169,21 @@ def _is_partner(knob: KnobDefinition, item: KnobDefinition) -> bool:
 
 def _translated(giver: KnobDefinition, value: Value, taker: KnobDefinition) -> Value:
     """Return the value of `taker` that means what `value` means for `giver`; None where it has none."""
-    spelling = _spelling(giver.align, value)
+    spelling = _spelling(giver, value)
     if spelling is None or taker.align is None:
         return None
     if taker.align.canonical:
         found: list[Value] = [json.loads(text) for text, name in taker.align.canonical.items() if name == spelling]
         return found[0] if found else None
     if isinstance(taker.domain, Choice):
-        return next((item for item in taker.domain.values if _spelling(taker.align, item) == spelling), None)
+        return next((item for item in taker.domain.values if _spelling(taker, item) == spelling), None)
     if isinstance(taker.domain, IntRange):
         return int(spelling) if spelling.lstrip("-").isdigit() else None
     return spelling
 
 
-def _spelling(spec: AlignSpec | None, value: Value) -> str | None:
-    if spec is None:
-        return None
-    text = json.dumps(value)
-    if spec.canonical:
-        return spec.canonical.get(text)
-    return value if isinstance(value, str) else text
+def _spelling(knob: KnobDefinition, value: Value) -> str | None:
+    return None if knob.align is None else knob.align.spelling(value)
 
 
 def _same(first: Any, second: Any) -> bool:

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
+from xcfg.schema.rules import Severity
 
 from xcfg_analysis.effects.holm import adjusted
-from xcfg_analysis.rules.conclusion import Severity
 
 Float = NDArray[np.float64]
 WORSE = {

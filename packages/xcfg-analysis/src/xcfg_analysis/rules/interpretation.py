@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from xcfg.schema.rules import Conclusion, Severity
+
 from xcfg_analysis.cube.rows import Row
-from xcfg_analysis.rules.conclusion import Conclusion, Severity
 from xcfg_analysis.rules.downstream import Series, collapse
 from xcfg_analysis.rules.points import Outcome, Points
 

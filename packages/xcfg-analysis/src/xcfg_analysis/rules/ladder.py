@@ -1,19 +1,24 @@
-"""The alignment ladder: the first level that satisfies the contract is where to stop.
+"""The alignment ladder: the first level that satisfies the contract is where to stop. The one definition of it.
 
-By thresholds alone: a case may pass by the luck of one token. Whether its gap differs from production's is a question
-for the effects of `xcfg analyze`, and the text says so.
+By thresholds alone, for that is the contract: a case may pass by the luck of one token. Whether its gap differs from
+production's is a question for the effects; where they are given the text answers it, and the level stays.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
+from xcfg.schema.codec import evolve
 from xcfg.schema.names import Status
+from xcfg.schema.rules import Level
 
 from xcfg_analysis.cube.rows import Row
-from xcfg_analysis.rules.conclusion import Level
 from xcfg_analysis.rules.points import Outcome, Points
 
 NO_IDENTITY = (Status.INVALID_IDENTITY.value, Status.ZERO_ACTIVE_TOKENS.value, Status.EMPTY_JOIN.value)
-TESTED = "Whether the gap changed, beyond one token at the threshold, is tested by `xcfg analyze` and `xcfg minimize`."
+TESTED = "Whether its gap differs from production's, beyond one token at the threshold, was not tested here."
+SHOWN = "The change of its gap is shown as well."
+NOT_SHOWN = "No change of its gap is shown, so it may pass by the luck of one token at the threshold."
 ACTIONS = {
     "": "measure the production point first",
     "L0": "make the logical inputs and the model version exactly comparable",
@@ -25,8 +30,12 @@ ACTIONS = {
 }
 
 
-def ladder(points: Points) -> Level:
-    """Return the level at which to stop, by the cases that were run and no others."""
+def ladder(points: Points, narrowed: Mapping[str, bool] | None = None) -> Level:
+    """Return the level at which to stop, by the cases that were run and no others.
+
+    narrowed: case id -> whether its gap is shown to differ from production's; None where nobody tested it. It changes
+    the text alone.
+    """
     production = points.production
     outcome = points.outcome(production)
     if production is not None and production.status in NO_IDENTITY:
@@ -41,25 +50,36 @@ def ladder(points: Points) -> Level:
     if not passing:
         return _nothing_passes(points, production, tried)
     size = min(len(points.changed(row)) for row in passing)
-    smallest = [row for row in passing if len(points.changed(row)) == size]
+    smallest = sorted((row for row in passing if len(points.changed(row)) == size), key=_doubt(narrowed))
     named = "; or ".join(_named(points, row) for row in smallest)
-    left = sorted(points.keys - points.changed(smallest[0]))
+    left = tuple(sorted(points.settings - points.changed(smallest[0])))
+    sets = tuple(dict.fromkeys(tuple(sorted(points.changed(row))) for row in smallest))
     rest = f" What may stay different: {', '.join(left)}." if left else ""
+    tested = TESTED if narrowed is None else SHOWN if narrowed.get(smallest[0].case_id) else NOT_SHOWN
     if size == 1:
-        return _level("L3", f"One local change is enough by the threshold: {named}.{rest} {TESTED}", *smallest)
+        text = f"One local change is enough by the threshold: {named}.{rest} {tested}"
+        return evolve(_level("L3", text, *smallest), sets=sets, left=left)
     untried = _untried(points, tried)
     if untried:
-        text = f"The smallest set that was run and passes is {named}, but these were not aligned alone: {untried}."
-        return _level("L2", text, production, *smallest)
+        word = "aligned" if points.profiles else "changed"
+        text = f"The smallest set that was run and passes is {named}, but these were not {word} alone: {untried}."
+        return evolve(_level("L2", text, production, *smallest), sets=sets, left=left)
     if points.aligned is not None and all(row is points.aligned for row in smallest):
-        return _level("L5", f"Of the cases that were run only the fully aligned one passes: {named}.", *smallest)
-    return _level("L4", f"No single change is enough, and together these are: {named}.{rest} {TESTED}", *smallest)
+        text = f"Of the cases that were run only the fully aligned one passes: {named}."
+        return evolve(_level("L5", text, *smallest), sets=sets, left=left)
+    text = f"No single change is enough, and together these are: {named}.{rest} {tested}"
+    return evolve(_level("L4", text, *smallest), sets=sets, left=left)
+
+
+def _doubt(narrowed: Mapping[str, bool] | None) -> Callable[[Row], bool]:
+    """Return the order of equally small sets: those whose gap is shown to change first."""
+    return lambda row: not (narrowed or {}).get(row.case_id, False)
 
 
 def _untried(points: Points, tried: list[Row]) -> str:
-    """Return which settings of a run of profiles no case aligns alone; empty where every one was tried."""
+    """Return which settings no measured case changes alone; empty where every one was tried."""
     alone = {next(iter(changed)) for row in tried if len(changed := points.changed(row)) == 1}
-    return ", ".join(sorted(points.keys - alone))
+    return ", ".join(sorted(points.settings - alone))
 
 
 def _nothing_passes(points: Points, production: Row, tried: list[Row]) -> Level:

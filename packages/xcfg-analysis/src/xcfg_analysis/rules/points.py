@@ -53,6 +53,11 @@ class Points:
             limits.append(self.production.threshold)
         return Outcome.FAILS if edge.max_abs > min(limits) else Outcome.PASSES
 
+    @property
+    def settings(self) -> frozenset[str]:
+        """Every setting that some case changes relative to production, whether or not it was measured."""
+        return self.keys.union(*(self.changed(row) for row in self.cases))
+
     def changed(self, row: Row) -> frozenset[str]:
         """Return what `row` aligns, or changes, relative to production."""
         delta = frozenset(row.delta)

@@ -45,7 +45,7 @@ class GrowthWithVersion:
             fix="Check that every weight update reaches the rollout engine (a digest per tensor after the update), "
             "and that "
             "caches and captured graphs are dropped with it; score a token under the version that sampled it.",
-            next_command="xcfg verify RUN  # after a run with weight attestation on both sides",
+            next_command="xcfg verify --help",
             refuted_by="With the learning rate at 0 the growth stays.",
             parameters={"last_over_first": float(ordered[-1] / ordered[0]), "versions": float(len(versions))},
         )

@@ -74,8 +74,7 @@ class GrowthWithPosition:
             fix="Compare what accumulates along a sequence: position ids and RoPE scaling, dtype of the KV cache "
             "and of the RoPE "
             "table, state carried from prefix caching or chunked prefill.",
-            next_command="xcfg run EXPERIMENT  # with rollout.enable_prefix_caching and training.attention_backend "
-            "varied",
+            next_command="xcfg knobs show rollout.enable_prefix_caching",
             refuted_by="Short and long prefixes of the same tokens differ equally.",
             parameters={"last_over_first_quarter": quarters[-1] / quarters[0]},
         )
@@ -110,8 +109,7 @@ class BlockBoundary:
             fix=f"Look for what switches at {block} tokens: page and block sizes, split-KV or tile boundaries, a "
             "kernel chosen by "
             "length, the size of a prefill chunk.",
-            next_command="xcfg run EXPERIMENT  # with batch.size and rollout.enable_prefix_caching varied around "
-            "the boundary",
+            next_command="xcfg knobs show rollout.enable_prefix_caching",
             refuted_by="With a prompt that is 8 tokens longer the step stays with the same tokens instead of "
             f"position {block}.",
             parameters={"boundary": float(block), "ratio": found.ratio},

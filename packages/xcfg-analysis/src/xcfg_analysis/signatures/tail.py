@@ -56,7 +56,7 @@ def _found(
         fix="Compare the dtype in which logits and log_softmax are computed, and whether logits are clamped, capped "
         "or compressed "
         "(fp8 or int8 head) on one side.",
-        next_command="xcfg run EXPERIMENT  # with logp.backend varied on either side",
+        next_command="xcfg knobs show logp.backend",
         refuted_by="Scored by a float32 head on both sides, the tail differs as much.",
         parameters={"limit": limit, "ratio": ratio},
     )

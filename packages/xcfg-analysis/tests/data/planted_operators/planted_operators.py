@@ -1,4 +1,4 @@
-"""Two backends of selected_logprob with a known fault: noise that is seeded by the call, and a temperature."""
+"""Backends of selected_logprob with a known fault: noise that the call seeds, a temperature, a shift, no softmax."""
 
 from __future__ import annotations
 
@@ -23,6 +23,18 @@ def xcfg_operator_backends():
             summary="log-softmax of logits over a temperature",
             factory="planted_operators:tempered",
             options=(OptionDefinition(name="temperature", domain=FloatRange(minimum=0.0), default=1.0),),
+        ),
+        OperatorBackendDescriptor(
+            operation="selected_logprob",
+            backend_id="planted.shift_in_float32",
+            summary="log-softmax, and 0.2 nats less where the logits are float32",
+            factory="planted_operators:shifted",
+        ),
+        OperatorBackendDescriptor(
+            operation="selected_logprob",
+            backend_id="planted.raw_logit",
+            summary="the logit of the token, without a softmax",
+            factory="planted_operators:raw",
         ),
     )
 
@@ -49,3 +61,16 @@ def noisy(*, rms=0.0):
 
 def tempered(*, temperature=1.0):
     return lambda logits, selected: _selected(logits.float() / temperature, selected)
+
+
+def shifted():
+    def operator(logits, selected):
+        import torch
+
+        return _selected(logits, selected) - (0.2 if logits.dtype == torch.float32 else 0.0)
+
+    return operator
+
+
+def raw():
+    return lambda logits, selected: logits.float().gather(-1, selected.unsqueeze(-1)).squeeze(-1)

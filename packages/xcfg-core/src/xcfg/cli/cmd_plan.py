@@ -27,6 +27,11 @@ def _show(summary: PlanSummary) -> None:
     width = max(len(case.label) for case in summary.cases)
     for case in summary.cases:
         click.echo(f"  {case.case_id}  {case.label:<{width}}")
+    if summary.coverage is not None:
+        told = summary.coverage
+        lost = f", {told.pairs - told.covered} are filtered" if told.covered < told.pairs else ""
+        rows = f"{told.rows} more {'case' if told.rows == 1 else 'cases'}"
+        click.echo(f"  covers {told.covered} of {told.pairs} pairs of changed values by {rows}{lost}")
     for cell in summary.filtered:
         click.echo(f"  filtered [{cell.code}] {cell.label}: {cell.reason}")
     for issue in summary.issues:

@@ -13,7 +13,7 @@ from xcfg.comparison.budget import reference_key
 from xcfg.comparison.edges import RECORDED, ROLLOUT_ARMS, TRAINING, VERDICT_EDGE, Edge, plan_edges
 from xcfg.comparison.layout import Layout, layout_of
 from xcfg.comparison.measure import Measured, measure, unmeasured
-from xcfg.comparison.tables import ScoreTable, recorded_table, structural_faults
+from xcfg.comparison.tables import ScoreTable, above_zero, recorded_table, structural_faults
 from xcfg.errors import UnknownNameError, did_you_mean
 from xcfg.identity.rollout import Rollout
 from xcfg.schema.codec import evolve
@@ -74,11 +74,22 @@ def compare(
     measured = _measure_all(edges, layout, contract)
     verdict = edges[0]
     assessment = (
-        assess(verdict.first, verdict.second, reference or {}, layout, contract.assessment)
+        _assessed(verdict, reference or {}, layout, contract)
         if verdict.measurable and measured[VERDICT_EDGE].result.max_abs is not None
         else no_reference(f"the verdict edge has no figures: {verdict.reason}")
     )
     return _outcome(edges, measured, assessment, verdict_arm, contract)
+
+
+def _assessed(
+    verdict: Edge, reference: Mapping[str, ScoreTable], layout: Layout, contract: Contract
+) -> AssessmentResult:
+    """Return the assessment; none where a table of the reference holds no log probabilities."""
+    whole = (table for table in reference.values() if table.active.shape == table.logprob.shape)
+    spoilt = [text for text in (above_zero(table, table.active) for table in whole) if text]
+    if spoilt:
+        return no_reference("; ".join(spoilt))
+    return assess(verdict.first, verdict.second, reference, layout, contract.assessment)
 
 
 def _check_arms(arms: list[str], verdict_arm: str) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from xcfg.comparison.tables import ScoreTable, not_finite
+from xcfg.comparison.tables import ScoreTable, above_zero, not_finite
 from xcfg.identity.rollout import Rollout
 from xcfg.schema.contract import Contract
 from xcfg.schema.names import Arm, Phase, Status
@@ -133,9 +133,10 @@ def _standing(
         return Status.INVALID_ARTIFACT, "; ".join(broken)
     if not mask.any():
         return Status.ZERO_ACTIVE_TOKENS, reason or "no active token is left to compare"
-    infinite = [text for text in (not_finite(table, mask) for table in (first, second)) if text]
-    if infinite:
-        return Status.INVALID_ARTIFACT, "; ".join(infinite)
+    for fault in (not_finite, above_zero):
+        spoilt = [text for text in (fault(table, mask) for table in (first, second)) if text]
+        if spoilt:
+            return Status.INVALID_ARTIFACT, "; ".join(spoilt)
     unseen = [table.arm for table in (first, second) if not table.compute_dtype]
     if unseen:
         return Status.UNOBSERVABLE, f"the compute dtype of {' and '.join(unseen)} was not observed"

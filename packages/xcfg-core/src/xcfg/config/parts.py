@@ -22,7 +22,7 @@ from xcfg.schema.experiment import (
 )
 from xcfg.schema.knobs import Constraint
 
-_COUNTS = ("repeats", "fresh_processes", "shuffled", "cold", "warm")
+_COUNTS = ("repeats", "fresh_processes", "shuffled", "cold", "warm", "at_end")
 
 
 def parse_axes(items: Sequence[InterventionV1 | InterventionV2], *, source: str) -> tuple[Axis, ...]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -65,9 +66,21 @@ def probe(
 
     Keywords are the fields of RunOptions, without a selection. Raises XcfgError.
     """
+    with probing(file, plugins=plugins, **options) as ask:
+        return ask(combinations)
+
+
+def probing(
+    file: AnyPath, *, plugins: PluginManager | None = None, **options: Any
+) -> AbstractContextManager[probe_journey.Probe]:
+    """Give, as a context, a function of combinations that answers each batch as `probe` does, and keeps its engines.
+
+    Engines live from batch to batch as far as `max_workers` and `memory_budget` allow, and end with the context. With
+    `resume` off, what older runs have sealed does not count, and what this context has sealed does. Raises XcfgError.
+    """
     if "output_root" in options:
         options["output_root"] = Path(options["output_root"])
-    return probe_journey.probe(Path(file), plugins or load_plugins(), RunOptions(**options), combinations)
+    return probe_journey.probing(Path(file), plugins or load_plugins(), RunOptions(**options))
 
 
 def freeze(
@@ -121,14 +134,16 @@ def open_dump(
     )
 
 
-def open_run(path: AnyPath, *, runtimes: str = "", experiment: str = "") -> stored_run.StoredRun:
+def open_run(
+    path: AnyPath, *, runtimes: str = "", experiment: str = "", cases: Collection[str] = ()
+) -> stored_run.StoredRun:
     """Return a finished run as it was sealed: planned cases with their newest valid attempts, and their scores.
 
     path: `runs/<experiment>`. runtimes: `ROLLOUT/TRAINING` where several pairs ran it; without, the pair that ran the
-    baseline last. experiment: the digest of a revision; without, the newest. Raises UsageError, NothingSelectedError,
-    UnknownNameError, ArtifactError.
+    baseline last. experiment: the digest of a revision; without, the newest. cases: ids; a revision that plans exactly
+    these goes before newer ones. Raises UsageError, NothingSelectedError, UnknownNameError, ArtifactError.
     """
-    return stored_run.open_run(Path(path), runtimes=runtimes, experiment=experiment)
+    return stored_run.open_run(Path(path), runtimes=runtimes, experiment=experiment, cases=cases)
 
 
 def verify(path: AnyPath, *, seals_only: bool = False) -> VerifySummary:

@@ -14,6 +14,7 @@ from xcfg.comparison import (
     compare,
     coupled_changes,
     decode_errors,
+    determinism_differences,
     identity_errors,
     vocabulary_differences,
 )
@@ -75,7 +76,10 @@ def judge(
     outcome = _numbers(requested, actual, usable, rollout, contract, errors)
     training, other = (identity.reports.get(arm, ()) for arm in deciding)
     vocabulary = vocabulary_differences(training, other, requested.knobs)
-    return _finish(requested, actual, outcome, (status, reason), missing, vocabulary)
+    flags = determinism_differences(
+        {"training": training, "rollout": other}, requested.knobs, requested.runtime_options, set(requested.delta)
+    )
+    return _finish(requested, actual, outcome, (status, reason), missing, (vocabulary, flags))
 
 
 def deciding_arms(verdict_arm: str) -> tuple[str, str]:
@@ -147,10 +151,7 @@ def _numbers(
     contract: Contract,
     errors: Mapping[str, tuple[str, ...]],
 ) -> CompareOutcome:
-    tables = {arm: table(arm, columns, actual.compute_dtypes.get(arm, "")) for arm, columns in scores.items()}
-    budget = {name.replace("_", ":"): item for name, item in tables.items() if name.startswith(BUDGET)}
-    budget |= {f"reference:{dtype}": tables[name] for name, dtype in PRECISE.items() if name in tables}
-    arms = {name: item for name, item in tables.items() if not name.startswith(BUDGET)}
+    arms, budget = tables_of(scores, actual)
     outcome = compare(arms, rollout, contract, verdict_arm=requested.verdict_arm, reference=budget)
     lost = sorted(name for name in errors if name.startswith(BUDGET))
     if lost and outcome.comparison.assessment.assessment == Assessment.NO_REFERENCE.value:
@@ -158,6 +159,14 @@ def _numbers(
         lacking = evolve(outcome.comparison.assessment, reason=why)
         return CompareOutcome(evolve(outcome.comparison, assessment=lacking), outcome.token_diffs)
     return outcome
+
+
+def tables_of(scores: Mapping[str, Columns], actual: Actual) -> tuple[dict[str, ScoreTable], dict[str, ScoreTable]]:
+    """Return the arms by name, and the tables of the precision budget by the keys of comparison/budget.py."""
+    tables = {arm: table(arm, columns, actual.compute_dtypes.get(arm, "")) for arm, columns in scores.items()}
+    budget = {name.replace("_", ":"): item for name, item in tables.items() if name.startswith(BUDGET)}
+    budget |= {f"reference:{dtype}": tables[name] for name, dtype in PRECISE.items() if name in tables}
+    return {name: item for name, item in tables.items() if not name.startswith(BUDGET)}, budget
 
 
 def table(arm: str, columns: Columns, compute_dtype: str) -> ScoreTable:
@@ -182,9 +191,11 @@ def _finish(
     outcome: CompareOutcome,
     ended: tuple[Status | None, str],
     missing: Mapping[str, str],
-    vocabulary: Sequence[dict[str, object]],
+    between: tuple[Sequence[dict[str, object]], Sequence[dict[str, object]]],
 ) -> Judgement:
+    """between: what the sides differ by in the columns of the vocabulary, and in flags of determinism."""
     status, reason = ended
+    vocabulary, flags = between
     deciding = deciding_arms(requested.verdict_arm)
     tiers = {path: facts.tier for path, facts in requested.definitions.items()}
     coupled: list[dict[str, object]] = []
@@ -203,7 +214,7 @@ def _finish(
     comparison = evolve(
         outcome.comparison,
         coupled_changes=tuple(coupled),
-        undeclared_differences=(*undeclared, *vocabulary),
+        undeclared_differences=(*undeclared, *vocabulary, *flags),
         replica_disagreements=replicas,
         missing_arms=dict(missing),
     )
@@ -222,6 +233,12 @@ def _finish(
             comparison,
             status=Status.NOT_COMPARABLE.value,
             reason=f"{sums}: the sides pad the vocabulary differently and no knob of the case declares it",
+        )
+    elif flags and comparison.status in (Status.PASS.value, Status.MISMATCH.value):
+        comparison = evolve(
+            comparison,
+            status=Status.NOT_COMPARABLE.value,
+            reason="; ".join(str(item["reason"]) for item in flags[:3]),
         )
     elif alone and comparison.status in (Status.PASS.value, Status.MISMATCH.value):
         comparison = evolve(

@@ -69,6 +69,7 @@ def launch_spec(
     rollout: str = "",
     seed: int = 0,
     fresh: bool = False,
+    last: bool = False,
     memory_budget: int | None = None,
 ) -> LaunchSpec:
     """Return the launch of one engine. rollout: folder of the frozen rollout; empty where there is none yet."""
@@ -101,4 +102,4 @@ def launch_spec(
         placement=placement,
         bindings=bindings,
     )
-    return LaunchSpec(spec=spec, placement=placement, fingerprints=prints, fresh=fresh)
+    return LaunchSpec(spec=spec, placement=placement, fingerprints=prints, fresh=fresh, last=last)

@@ -22,4 +22,5 @@ def plan(file: Path, manager: PluginManager, selection: Selection | None = None)
         ),
         filtered=loaded.plan.filtered,
         issues=loaded.plan.issues,
+        coverage=loaded.plan.coverage if len(loaded.plan.cases) == loaded.all_cases else None,
     )

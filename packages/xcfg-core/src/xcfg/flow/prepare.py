@@ -34,6 +34,7 @@ from xcfg.schema.worker import ScoreRequest
 RECORDED_RUNTIME = "recorded"
 SELECTED_LOGPROB = "selected_logprob"
 MODEL_DEFAULT = "model_default"
+CACHES = (Role.COLD.value, Role.WARM.value)
 
 
 @dataclass(frozen=True)
@@ -121,14 +122,22 @@ class Preparer:
                 continue
             for arm in self._arms(side):
                 jobs[arm] = self._job(case, descriptor, side, arm, knobs, placement, bindings)
-        if case.role in (Role.COLD.value, Role.WARM.value):
-            reasons[f"controls.{case.role}"] = "neither runtime declares a cache that outlives one request"
+        if case.role in CACHES and (lacking := self._lacks_cache(case)):
+            reasons[f"controls.{case.role}"] = lacking
         if not reasons and self.verdict_arm not in jobs:
             reasons["rollout"] = f"the runtime cannot supply the verdict arm {self.verdict_arm}"
         if reasons:
             return PreparedCase(case=case, unsupported=reasons, verdict_arm=self.verdict_arm)
         self._add_recorded(jobs)
         return PreparedCase(case=case, jobs=jobs, reference=self._reference(case), verdict_arm=self.verdict_arm)
+
+    def _lacks_cache(self, case: ExperimentCase) -> str:
+        """Return why a control of the cache has nothing to act on; empty where a side keeps one."""
+        sides = [(self.runtimes.of(side), side) for side in ("rollout", "training")]
+        if any(_keeps_cache(descriptor, case.knobs, side) for descriptor, side in sides):
+            return ""
+        off = [f"{item.cache} is off, so {item.name} keeps nothing between requests" for item, _ in sides if item.cache]
+        return "; ".join(off) or "neither runtime declares a cache that outlives one request"
 
     def _arms(self, side: str) -> tuple[str, ...]:
         return self.runtimes.of(side).arms[side]
@@ -193,6 +202,7 @@ class Preparer:
             definitions=self.definitions,
             rollout=self.rollout_folder,
             fresh=case.role == Role.FRESH.value,
+            last=case.role == Role.AT_END.value,
             memory_budget=self.options.memory_budget,
         )
         facts = score_facts(
@@ -221,6 +231,7 @@ class Preparer:
             knobs=request_knobs(knobs, self.definitions),
             columns=self.options.columns,
             shuffle_seed=case.index + 1 if case.role == Role.SHUFFLED.value else None,
+            cache=case.role if case.role in CACHES and _keeps_cache(descriptor, knobs, side) else "",
         )
         label = f"{case.label} · {arm}" if table == arm else table
         return ScoreJob(key, facts, arm, table, side, knobs, bindings, launch, request, label)
@@ -276,6 +287,11 @@ class Preparer:
                 hint="Set controls.reference to false to do without.",
             )
         return self._job(stand_in, descriptor, side, Arm.REFERENCE.value, knobs, placement, bindings, table=name)
+
+
+def _keeps_cache(descriptor: RuntimeDescriptor, knobs: Mapping[str, Value], side: str) -> bool:
+    """Whether the runtime keeps a cache from one request to the next under these knobs, of a side or of a case."""
+    return bool(descriptor.cache) and knobs.get(f"{descriptor.cache}@{side}", knobs.get(descriptor.cache)) is True
 
 
 def _derived(

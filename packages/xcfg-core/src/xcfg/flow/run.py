@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from xcfg.artifacts.stored import StoredAttempt
 from xcfg.errors import ArtifactError, InterruptedRunError
 from xcfg.flow.checkpoints import Checkpoint, find_checkpoint
 from xcfg.flow.documents import Actual, Failure
+from xcfg.flow.engines import Engines, engines
 from xcfg.flow.inputs import Loaded, load_inputs
 from xcfg.flow.judge import deciding_arms, judge
 from xcfg.flow.operators import check_operators
@@ -23,10 +25,8 @@ from xcfg.flow.record import Recorder, failure_document, failure_of
 from xcfg.flow.resume import resumable, what_differed
 from xcfg.flow.runtimes import choose_runtimes
 from xcfg.flow.scores import ScoreFailure, Scorer, SideScore
-from xcfg.flow.scratch import scratch_folder
 from xcfg.flow.summary import case_summary, run_summary, unstored_summary
 from xcfg.plugin.manager import PluginManager
-from xcfg.running.pool import WorkerPool
 from xcfg.runtime.environment import forget_environment
 from xcfg.schema.codec import plain
 from xcfg.schema.names import Status
@@ -42,9 +42,10 @@ def run(file: Path, manager: PluginManager, options: RunOptions) -> RunSummary:
     return run_loaded(load_inputs(file, manager, options.selection, root=options.output_root), manager, options)
 
 
-def run_loaded(loaded: Loaded, manager: PluginManager, options: RunOptions) -> RunSummary:
-    """Run an experiment that has been loaded and planned, as `run` does."""
-    forget_environment()
+def run_loaded(loaded: Loaded, manager: PluginManager, options: RunOptions, kept: Engines | None = None) -> RunSummary:
+    """Run an experiment that has been loaded and planned, as `run` does. kept: engines that stay alive afterwards."""
+    if kept is None:  # engines that live on run what was read when the first of them started
+        forget_environment()
     runtimes = choose_runtimes(loaded.experiment, manager, options)
     check_operators(loaded.experiment, manager, {side: runtimes.of(side).name for side in ("rollout", "training")})
     checkpoint = find_checkpoint(
@@ -71,24 +72,13 @@ def run_loaded(loaded: Loaded, manager: PluginManager, options: RunOptions) -> R
         baseline=prepared[0],
         strict=loaded.experiment.strict_fallback,
     )
-    with scratch_folder() as scratch:
-        pool = WorkerPool(
-            scratch,
-            max_alive=options.max_workers,
-            memory_budget=options.memory_budget,
-            build_timeout=options.build_timeout,
-            score_timeout=options.score_timeout,
-            on_event=options.on_event,
-            forkserver=True,
-        )
-        try:
-            with Busy(store.folder) as busy:
-                for other in busy.others():
-                    reason = f"{other.described}; both go on, and each takes over what the other has sealed"
-                    options.on_event({"event": "busy", "label": "another run is at this experiment", "reason": reason})
-                return Run(loaded, checkpoint, manager, options, recorder, prepared, pool, busy).execute()
-        finally:
-            pool.close()
+    with contextlib.ExitStack() as stack:
+        shared = kept or stack.enter_context(engines(options))
+        busy = stack.enter_context(Busy(store.folder))
+        for other in busy.others():
+            reason = f"{other.described}; both go on, and each takes over what the other has sealed"
+            options.on_event({"event": "busy", "label": "another run is at this experiment", "reason": reason})
+        return Run(loaded, checkpoint, manager, options, recorder, prepared, shared, busy).execute()
 
 
 def describe(loaded: Loaded) -> dict[str, object]:
@@ -112,7 +102,7 @@ class Run:
     options: RunOptions
     recorder: Recorder
     prepared: list[PreparedCase]
-    pool: WorkerPool
+    engines: Engines
     busy: Busy
     summaries: dict[str, CaseSummary] = field(default_factory=dict)
     attempts: dict[str, StoredAttempt] = field(default_factory=dict)
@@ -123,12 +113,13 @@ class Run:
         interrupted = False
         self.scorer = Scorer(
             self.recorder.store,
-            self.pool,
+            self.engines.pool,
             self.loaded.rollout,
             self.recorder.definitions,
             strict=self.recorder.strict,
             on_event=self.options.on_event,
             reuse=self.options.resume,
+            made=self.engines.scored,
             busy=self.busy,
         )
         try:
@@ -150,7 +141,7 @@ class Run:
         return summary
 
     def _ends_at_once(self, item: PreparedCase) -> bool:
-        if self.options.resume:
+        if self.options.resume or item.case.case_id in self.engines.judged:
             try:
                 attempt = resumable(self.recorder, item)
                 differed = [] if attempt is not None else what_differed(self.recorder, item)
@@ -275,6 +266,7 @@ class Run:
         seconds: Mapping[str, float] | None = None,
     ) -> None:
         self.attempts[item.case.case_id] = attempt
+        self.engines.judged.add(item.case.case_id)
         self._finish(case_summary(item.case, attempt, resumed=resumed, reason=reason, seconds=seconds or {}), item)
 
     def _finish(self, summary: CaseSummary, item: PreparedCase) -> None:

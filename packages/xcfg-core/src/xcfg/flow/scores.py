@@ -113,11 +113,16 @@ class Scorer:
         strict: bool,
         on_event: Callable[[Event], None],
         reuse: bool = True,
+        made: set[str] | None = None,
         busy: Busy | None = None,
     ) -> None:
-        """Keep what is equal for all scores of a run. busy: its sign, and the view of other runs on the same root."""
+        """Keep what is equal for all scores of a run. busy: its sign, and the view of other runs on the same root.
+
+        reuse: whether what older runs have sealed may serve. made: keys that serve in any case; those scored here join.
+        """
         self.store, self.pool, self.rollout, self.definitions = store, pool, rollout, definitions
         self.strict, self.on_event, self.reuse, self.busy = strict, on_event, reuse, busy
+        self.made = set() if made is None else made
         self.outcomes: dict[str, Outcome] = {}
         self.rejected: set[str] = set()
 
@@ -142,7 +147,7 @@ class Scorer:
             on_done(job)
         total = len(waiting)
         plain_jobs = [job for job in waiting if job.launch is None]
-        launched = order_scores([job for job in waiting if job.launch is not None], _launch)
+        launched = order_scores([job for job in waiting if job.launch is not None], _launch, self.pool.keys)
         if launched:  # publishing needs torch here too; its import takes as long as that of the first engine
             threading.Thread(target=_import_torch, name="import-torch").start()
             self.pool.expect(_launch(job) for job in launched)
@@ -183,7 +188,7 @@ class Scorer:
 
     def stored(self, job: ScoreJob) -> Outcome | None:
         """Return the sealed side score of `job`, or None; one that does not read back is reported and ignored."""
-        if not self.reuse:
+        if not self.reuse and job.key not in self.made:
             return None
         stored = self.store.find_score(job.key)
         if stored is None:
@@ -243,7 +248,9 @@ class Scorer:
         facts = ScoreFacts(
             key=job.key, arm=job.table, side=job.side, rollout=self.rollout.sha256, environment=plain(job.facts)
         )
-        return self.store.put_score(facts, files, fresh=not self.reuse or job.key in self.rejected)
+        stored = self.store.put_score(facts, files, fresh=not self.reuse or job.key in self.rejected)
+        self.made.add(job.key)
+        return stored
 
 
 def _files(

@@ -6,7 +6,7 @@ is not valid is left out and named.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -19,16 +19,18 @@ from xcfg.artifacts.layout import copy_of
 from xcfg.artifacts.revisions import Revision
 from xcfg.artifacts.store import Store
 from xcfg.artifacts.stored import StoredAttempt, StoredScore
+from xcfg.comparison import Tables, assess_by, no_reference
 from xcfg.contract import load_contract
 from xcfg.errors import ArtifactError, NothingSelectedError, UnknownNameError, UsageError
 from xcfg.flow.documents import Actual, Failure, IdentityDocument, Requested
+from xcfg.flow.judge import tables_of
 from xcfg.flow.recheck import decode
 from xcfg.identity.rollout import Rollout, read_rollout
 from xcfg.schema.codec import convert
 from xcfg.schema.contract import Contract
 from xcfg.schema.names import Role
 from xcfg.schema.plan import ExperimentCase
-from xcfg.schema.result import Comparison
+from xcfg.schema.result import AssessmentResult, Comparison
 
 T = TypeVar("T")
 Columns = dict[str, NDArray[np.generic]]
@@ -143,14 +145,35 @@ class StoredRun:
         """Return the newest valid side score of `key`."""
         return self.store.find_score(key)
 
+    def assess_by(self, case: RunCase, ground: RunCase) -> AssessmentResult:
+        """Return the assessment of `case` by the smaller of its own precision budget and that of `ground`.
+
+        NO_REFERENCE with the reason where one of them has no budget, or it was scored on other tokens.
+        """
+        for item in (case, ground):
+            if item.comparison is None or item.comparison.assessment.b_training is None:
+                reason = "" if item.comparison is None else item.comparison.assessment.reason
+                return no_reference(f"{item.planned.label} has no precision budget: {reason or 'it has no figures'}")
+        first, second = (self._tables(item) for item in (case, ground))
+        return assess_by(first, second, self.rollout, self.contract.assessment)
+
+    def _tables(self, case: RunCase) -> Tables:
+        actual, requested = case.actual, case.requested
+        if actual is None or requested is None:
+            raise ArtifactError(f"the attempt of {case.planned.label!r} has figures and does not say of what")
+        scores = {name: columns for name in actual.compute_dtypes if (columns := case.score(name)) is not None}
+        return (*tables_of(scores, actual), requested.verdict_arm)
+
     def put_analysis(self, document: Mapping[str, Any]) -> Path:
         """Store a result in analysis/ under the digest of its content; return its path."""
         return self.store.put_analysis(document)
 
 
-def open_run(path: Path, *, runtimes: str = "", experiment: str = "") -> StoredRun:
+def open_run(path: Path, *, runtimes: str = "", experiment: str = "", cases: Collection[str] = ()) -> StoredRun:
     """Return the run in `path` (`runs/<experiment>`): its newest revision, or the one whose digest is `experiment`.
 
+    cases: ids; a revision that plans exactly these goes before newer ones, for slices of one experiment are revisions
+    with the same content, and a slice that runs again makes no new one.
     runtimes: `ROLLOUT/TRAINING`; without it the pair that ran the baseline last. Pairs are never mixed.
     Raises UsageError when `path` holds no run, NothingSelectedError when no case ended, UnknownNameError for a pair
     that did not run, ArtifactError for a file that was altered.
@@ -162,7 +185,8 @@ def open_run(path: Path, *, runtimes: str = "", experiment: str = "") -> StoredR
     revisions = [item for item in store.revisions() if experiment in ("", item.experiment_digest)]
     if not revisions:
         raise ArtifactError(f"{str(path)!r} has no whole revision", hint="`xcfg verify` names what is wrong with it.")
-    revision = revisions[-1]
+    asked = [item for item in revisions if cases and set(item.lines) == set(cases)]
+    revision = (asked or revisions)[-1]
     found = [_attempts(store, convert(line, ExperimentCase)) for line in revision.plan()]
     pairs = [_pair(item) for item in sorted((i for f in found for i in f if i.attempt), key=_age)]
     if not pairs:

@@ -15,10 +15,12 @@ PLANNED = ("case_id", "label", "role", "index", "knobs", "delta", "operators", "
 def to_plan(attempt: StoredAttempt, store: Store) -> list[str]:
     """Return where requested.json is not the case as planned, and actual.json not what the ranks reported."""
     requested, faults = _fields(attempt.json("requested.json")), []
+    sealed = attempt.seal
     for revision in store.revisions():
-        if revision.experiment_digest != attempt.seal.experiment:
+        # Slices of one experiment are revisions with equal content and other cases: the seal names the plan line too.
+        if revision.experiment_digest != sealed.experiment or revision.lines.get(sealed.case_id) != sealed.plan_line:
             continue
-        line = next((line for line in revision.plan() if line["case_id"] == attempt.seal.case_id), {})
+        line = next(line for line in revision.plan() if line["case_id"] == sealed.case_id)
         faults += [
             f"{name} of requested.json is not that of the plan"
             for name in PLANNED
@@ -27,6 +29,8 @@ def to_plan(attempt: StoredAttempt, store: Store) -> list[str]:
         if requested.get("strict") != revision.record.experiment.get("strict_fallback", requested.get("strict")):
             faults.append("strict of requested.json is not that of the experiment")
         break
+    else:
+        faults.append("no revision beside it plans it")
     reports = _fields(_fields(attempt.json("identity.json")).get("reports"))
     dtypes = _fields(_fields(attempt.json("actual.json")).get("compute_dtypes"))
     for arm, said in sorted(reports.items()):

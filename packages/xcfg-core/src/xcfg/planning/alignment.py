@@ -15,7 +15,7 @@ from xcfg.planning.effective import Pair
 from xcfg.planning.normalise import SIDES, Catalogue, normalise_value, show, two_sided
 from xcfg.schema._base import Value
 from xcfg.schema.experiment import Align, Experiment
-from xcfg.schema.knobs import AlignSpec, Choice, KnobDefinition
+from xcfg.schema.knobs import Choice, KnobDefinition
 from xcfg.schema.names import Target
 
 
@@ -113,7 +113,7 @@ def _reference(alignment: Alignment, knob: KnobDefinition, source: str) -> Value
 def _translate(alignment: Alignment, value: Value, giver: KnobDefinition, taker: KnobDefinition, source: str) -> Value:
     if giver.name == taker.name:
         return value
-    spelling = _spelling(giver.align, value)
+    spelling = None if giver.align is None else giver.align.spelling(value)
     translated = None if spelling is None else _from_spelling(taker, spelling)
     if translated is None:
         raise ConfigError(
@@ -125,22 +125,14 @@ def _translate(alignment: Alignment, value: Value, giver: KnobDefinition, taker:
     return translated
 
 
-def _spelling(spec: AlignSpec | None, value: Value) -> str | None:
-    if spec is None:
-        return None
-    text = json.dumps(value)
-    if spec.canonical:
-        return spec.canonical.get(text)
-    return value if isinstance(value, str) else text
-
-
 def _from_spelling(knob: KnobDefinition, spelling: str) -> Value:
     """Return the value of `knob` whose group spelling is `spelling`; None where it has none."""
     if knob.align is not None and knob.align.canonical:
         found = [text for text, name in sorted(knob.align.canonical.items()) if name == spelling]
         candidates: list[Value] = [json.loads(text) for text in found]
     elif isinstance(knob.domain, Choice):
-        candidates = [item for item in knob.domain.values if _spelling(knob.align, item) == spelling]
+        align = knob.align
+        candidates = [item for item in knob.domain.values if align is not None and align.spelling(item) == spelling]
     else:
         candidates = [spelling, *_number(spelling)]
     for candidate in candidates:

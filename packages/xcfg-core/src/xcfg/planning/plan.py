@@ -10,6 +10,7 @@ from xcfg.planning.axes import PlanAxis, build_axes, check_paths
 from xcfg.planning.baseline import build_baseline, mentioned
 from xcfg.planning.cells import Built, Cell, Grid
 from xcfg.planning.constraints import build_constraints
+from xcfg.planning.covering import changed_pairs, pair_count
 from xcfg.planning.effective import write_knobs
 from xcfg.planning.ids import CaseIds
 from xcfg.planning.isolation import check_isolation
@@ -27,7 +28,7 @@ from xcfg.schema.experiment import MAX_CASES_LIMIT, Combination, Experiment
 from xcfg.schema.identity import IdentityDigests
 from xcfg.schema.knobs import KnobDefinition
 from xcfg.schema.names import Role
-from xcfg.schema.plan import ExperimentCase, ExperimentPlan, FilteredCell, PlanIssue
+from xcfg.schema.plan import Coverage, ExperimentCase, ExperimentPlan, FilteredCell, PlanIssue
 
 _CONTROLS = (
     (Role.REPEAT, "repeats"),
@@ -35,6 +36,7 @@ _CONTROLS = (
     (Role.SHUFFLED, "shuffled"),
     (Role.COLD, "cold"),
     (Role.WARM, "warm"),
+    (Role.AT_END, "at_end"),
 )
 
 
@@ -87,6 +89,7 @@ class _Planner:
         self.cases: dict[str, ExperimentCase] = {}
         self.filtered: list[FilteredCell] = []
         self.seen: dict[Cell, str] = {}
+        self.covering = False
 
     def plan(self) -> ExperimentPlan:
         experiment = self.experiment
@@ -111,6 +114,7 @@ class _Planner:
             reference=experiment.controls.reference,
             scenario=experiment.scenario,
             combinations=combinations,
+            coverage=self._coverage() if self.covering else None,
         )
 
     def _controls(self) -> int:
@@ -138,11 +142,20 @@ class _Planner:
             yield from combined_cells(strategy, axes, self.pairs)
             return
         left = self.experiment.max_cases - self._controls() - len(self.cases)
+        self.covering = True
         covering = covering_cells(axes, self.grid.allows, limit=left, source=self.experiment.source)
         yield from covering.rows
         for first, a, second, b in covering.impossible:
             if a and b:
                 yield tuple(a if i == first else b if i == second else 0 for i in range(len(axes)))
+
+    def _coverage(self) -> Coverage:
+        """Return what the cells that became cases cover, counted cell by cell."""
+        cells = [cell for cell, case_id in self.seen.items() if case_id]
+        held = {pair for cell in cells for pair in changed_pairs(cell)}
+        levels = [len(axis.levels) for axis in self.grid.axes]
+        rows = len({self.seen[cell] for cell in cells if sum(map(bool, cell)) > 1})
+        return Coverage(pairs=pair_count(levels), covered=len(held), rows=rows)
 
     def _add_combination(self, wanted: Combination) -> str:
         """Plan one combination of align entries and its repeats; return the case that stands for it."""

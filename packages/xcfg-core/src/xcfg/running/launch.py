@@ -21,13 +21,14 @@ class LaunchSpec:
     """A worker that a score needs.
 
     fingerprints: by lifecycle, and of the operator bindings. fresh: score in a process that has scored
-    nothing.
+    nothing. last: score when everything else has been.
     """
 
     spec: WorkerSpec
     placement: Placement
     fingerprints: Fingerprints
     fresh: bool = False
+    last: bool = False
 
     @property
     def key(self) -> str:

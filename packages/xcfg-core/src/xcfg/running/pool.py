@@ -84,6 +84,11 @@ class WorkerPool:
         """Number of workers that are held."""
         return len(self._held)
 
+    @property
+    def keys(self) -> frozenset[str]:
+        """The launch keys of the workers that are held."""
+        return frozenset(self._held)
+
     def expect(self, launches: Iterable[LaunchSpec]) -> None:
         """Let the imports of engines to come run beside the first one's work; only with a fork server."""
         if self._forks is not None:

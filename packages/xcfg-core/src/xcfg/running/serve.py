@@ -22,6 +22,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from xcfg.binding.determinism import KEY as DETERMINISM
+from xcfg.binding.determinism import read_determinism
 from xcfg.errors import IdentityError, XcfgError
 from xcfg.plugin._resolve import resolve
 from xcfg.plugin.protocols import Generator, RankContext, RuntimeAdapter
@@ -235,7 +237,9 @@ class _Rank:
     def _score(self, request: ScoreRequest) -> list[ScoreReport]:
         result = self.adapter.score(request, self._frozen())
         pairs = result if isinstance(result, list) else [result]
-        return [self._store(request, report, columns) for report, columns in pairs]
+        flags = {DETERMINISM: read_determinism()}  # an engine in a process of its own has told its own
+        told = [(evolve(report, mechanism={**flags, **report.mechanism}), columns) for report, columns in pairs]
+        return [self._store(request, report, columns) for report, columns in told]
 
     def _store(self, request: ScoreRequest, report: ScoreReport, columns: dict[str, Any]) -> ScoreReport:
         if not columns:

@@ -83,6 +83,7 @@ VERSIONED = (
     "xcfg-core",
 )
 WORKER_ROOMS = (
+    "binding/determinism.py",
     "identity",
     "running",
     "plugin/operators.py",

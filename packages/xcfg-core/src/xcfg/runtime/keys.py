@@ -12,7 +12,7 @@ from xcfg.schema.codec import canonical_json, digest
 from xcfg.schema.operators import OperatorBinding
 from xcfg.schema.runtime import Placement
 
-COMPARATOR_ROOMS = ("comparison", "contract", "schema/result.py")
+COMPARATOR_ROOMS = ("binding", "comparison", "contract", "schema/result.py")
 
 
 def score_facts(

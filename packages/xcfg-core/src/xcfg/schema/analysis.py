@@ -7,6 +7,7 @@ from typing import Any
 from xcfg.schema._base import Record
 from xcfg.schema.minimization import Minimization
 from xcfg.schema.result import AssessmentResult, Interval
+from xcfg.schema.rules import Findings
 
 ANALYSIS = "xcfg.analysis.v1"
 OUTCOMES = {
@@ -146,7 +147,11 @@ class Effect(Record):
 
 
 class Interaction(Record):
-    """What two knobs do together beyond what each does alone: (both - second) - (first - baseline), of mean d^2."""
+    """What knobs do together beyond what each does alone: (both - second) - (first - baseline), of mean d^2.
+
+    Of a case with more than two changes: the case less all its single changes. among: the pairs of its knobs; what they
+    do is measured as one sum, and this case tells them apart no further. Empty where the two knobs are the pair.
+    """
 
     knobs: tuple[str, ...]
     cases: tuple[str, ...]
@@ -154,14 +159,16 @@ class Interaction(Record):
     p_value: float | None = None
     p_adjusted: float | None = None
     outcome: str = ""
+    among: tuple[tuple[str, str], ...] = ()
 
 
 class Floor(Record):
     """What a control of the baseline, asked for nothing new, differs by.
 
-    kind: repeat, fresh, shuffled, cold, warm. status: measured, not_planned, or why there is no figure. movement: the
-    largest by arm. gap: quantity -> largest |change|. own_process: whether its processes are what the kind asks for
-    (the baseline's for a repeat, others for fresh); None where no process said its id. finding: what is wrong with it.
+    kind: repeat, fresh, shuffled, cold, warm, at_end. status: measured, not_planned, or why there is no figure.
+    movement: the largest by arm. gap: quantity -> largest |change|. own_process: whether its processes are what the
+    kind asks for (the baseline's for a repeat, others for fresh); None where no process said its id. finding: what is
+    wrong with it.
     """
 
     kind: str
@@ -182,9 +189,14 @@ class Analysis(Record):
 
     For a run: exonerated, not_exercised, below_resolution, unresolved and not_measured are axis keys; unresolved are
     knobs that move their side while no change of the gap was shown. outside: what no declared knob explains.
+    not_varied: where the cause of an excess was not found, settings in which the sides differ and that no case varies.
     swaps: one entry per operation and backend that a case puts in the place of native, on one side or on both.
     resolution: quantity -> the largest floor, empty without a control. evidence: experiment digest, baseline case and
-    attempt. families: how many tests each correction was made over.
+    attempt. families: how many tests each correction was made over. rules: the alignment ladder, whose level is
+    `ladder_level`, the interpretation and decision rules, and how severe the downstream series say it is.
+    minimal_sets, left_enabled: of the cases that were run, by the threshold, where production fails.
+    next_step: in words, what to do and why; next_command: a command of this machine that can be pasted, or empty.
+    signatures, fitted_tokens, insufficient_data: of the verdict's edge of the production point.
     """
 
     schema_version: str
@@ -227,7 +239,10 @@ class Analysis(Record):
     unresolved: tuple[str, ...] = ()
     not_measured: tuple[str, ...] = ()
     outside: tuple[str, ...] = ()
+    not_varied: tuple[str, ...] = ()
     findings: tuple[str, ...] = ()
     refuted_by: str = ""
     swaps: tuple[Cause, ...] = ()
     minimization: Minimization | None = None
+    rules: Findings | None = None
+    next_step: str = ""

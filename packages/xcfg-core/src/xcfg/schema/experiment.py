@@ -80,13 +80,18 @@ class ConstraintInput(Input):
 
 
 class ControlsInput(Input):
-    """Extra runs of the baseline. repeats, fresh_processes: how many; reference: score the precision budget."""
+    """Extra scorings of the baseline, how many of each; reference: score the precision budget.
+
+    repeats: in its own process, while that lives. fresh_processes: in processes that have scored nothing. shuffled: in
+    other batches. cold, warm: with the runtime's cache emptied, and filled by the same tokens. at_end: after all else.
+    """
 
     repeats: int = 0
     fresh_processes: int = 0
     shuffled: int = 0
     cold: int = 0
     warm: int = 0
+    at_end: int = 0
     reference: bool = True
 
 

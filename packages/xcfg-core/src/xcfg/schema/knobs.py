@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 
 from xcfg.schema._base import Record, Value
@@ -80,6 +81,13 @@ class AlignSpec(Record):
     scope: int = 1
     intrusion: int = 1
     maintenance: int = 1
+
+    def spelling(self, value: Value) -> str | None:
+        """Return how the group spells a value of this knob; None where its map has no such value."""
+        text = json.dumps(value)
+        if self.canonical:
+            return self.canonical.get(text)
+        return value if isinstance(value, str) else text
 
 
 class KnobDefinition(Record):

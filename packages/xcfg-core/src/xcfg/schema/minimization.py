@@ -10,7 +10,8 @@ class AlignmentTrial(Record):
     """One set of align entries, and what scoring it said of the objective.
 
     outcome: meets | fails | UNRESOLVED; never a status. value, interval: of the objective's figure. repeats: scorings
-    beside the first. seconds: of scoring, shared scores included. case_id: empty where it is no case.
+    beside the first. first: the outcome by the first scoring alone, where there were repeats. seconds: of scoring,
+    shared scores included. case_id: empty where it is no case.
     """
 
     align: tuple[str, ...]
@@ -23,6 +24,7 @@ class AlignmentTrial(Record):
     seconds: float = 0.0
     knobs: tuple[str, ...] = ()
     coupled: tuple[str, ...] = ()
+    first: str = ""
 
 
 class AlignmentSet(Record):

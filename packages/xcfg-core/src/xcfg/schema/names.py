@@ -105,6 +105,7 @@ class Role(str, Enum):
     SHUFFLED = "shuffled"
     COLD = "cold"
     WARM = "warm"
+    AT_END = "at_end"
     REFERENCE = "reference"
 
 

@@ -49,6 +49,19 @@ class ExperimentCase(Record):
     issues: tuple[PlanIssue, ...] = ()
 
 
+class Coverage(Record):
+    """What a covering array covers. pairs: of changed values of two axes; covered: that stand together in some case.
+
+    rows: cases beside the baseline, the single changes and the controls. The pairs that are not covered are refused by
+    constraints, and are among the filtered cells.
+    """
+
+    pairs: int
+    covered: int
+    rows: int
+    strength: int = 2
+
+
 class ExperimentPlan(Record):
     """The plan: cases in a deterministic order, the baseline first.
 
@@ -66,3 +79,4 @@ class ExperimentPlan(Record):
     reference: bool = True
     scenario: dict[str, Any] = {}
     combinations: tuple[str, ...] = ()
+    coverage: Coverage | None = None

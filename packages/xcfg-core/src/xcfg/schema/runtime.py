@@ -44,6 +44,8 @@ class RuntimeDescriptor(Record):
     synthetic: the name of a model without parameters that lives inside the runtime; for it no weights are expected.
     arguments: `module:attr`, called without arguments for the ArgumentTable of the engine; light, imports no engine.
     incompatible: what the engine cannot share an environment with.
+    cache: path of the boolean knob that turns on a cache which outlives one request; while it is on, the adapter serves
+    `ScoreRequest.cache` and says in `ScoreReport.mechanism["cache"]` what it did. Empty: there is none.
     """
 
     name: str
@@ -65,6 +67,7 @@ class RuntimeDescriptor(Record):
     missing: str = ""
     arguments: str = ""
     incompatible: tuple[Incompatible, ...] = ()
+    cache: str = ""
 
 
 class CheckpointDescriptor(Record):

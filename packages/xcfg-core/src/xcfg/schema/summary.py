@@ -6,6 +6,7 @@ from typing import Any
 
 from xcfg.schema._base import Record
 from xcfg.schema.attempt import AttemptCheck
+from xcfg.schema.plan import Coverage
 
 RUN_SUMMARY = "xcfg.run_summary.v1"
 PLUGINS = "xcfg.plugins.v1"
@@ -101,13 +102,14 @@ class PlanCaseLine(Record):
 
 
 class PlanSummary(Record):
-    """`xcfg plan --json`."""
+    """`xcfg plan --json`. coverage: of a covering array, where all of its cases were selected."""
 
     schema_version: str
     experiment_id: str
     cases: tuple[PlanCaseLine, ...]
     filtered: tuple[Any, ...]
     issues: tuple[Any, ...]
+    coverage: Coverage | None = None
 
 
 class VerifySummary(Record):

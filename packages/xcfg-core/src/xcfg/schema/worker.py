@@ -87,6 +87,8 @@ class ScoreRequest(Record):
 
     columns: optional columns wanted. shuffle_seed: regroup the sequences before batching (control).
     generate: instead of scoring, sample (freeze); its fields are listed at plugin.protocols.Generator.
+    cache: `cold`: empty what a cache holds, then score; `warm`: score twice without emptying it, and answer with the
+    second time; empty: as the runtime does by itself. Only a runtime that declares a cache is asked.
     """
 
     id: str
@@ -96,6 +98,7 @@ class ScoreRequest(Record):
     shuffle_seed: int | None = None
     score_dtype: str = "float32"
     generate: dict[str, Any] = {}
+    cache: str = ""
 
 
 class RankRecord(Record):
@@ -123,7 +126,9 @@ class ScoreReport(Record):
     generators are after the request as they were before; None where nobody looked.
     mechanism: how it was scored, in words of the runtime. `vocabulary` {"policy": mask | include, "real", "padded"} is
     compared between the sides: whether columns that pad the vocabulary take part in the sums; another word than these
-    counts as a sum over other columns.
+    counts as a sum over other columns. `determinism` {"flags", "libraries"} is what xcfg.read_determinism() returns in
+    the process that scored, and is held against a claim of determinism; `serve` fills it in where the adapter did not.
+    `cache` {"control": cold | warm, "brought_tokens"} answers ScoreRequest.cache.
     broken: the engine cannot serve another request (a sticky device error); the supervisor discards the worker.
     """
 

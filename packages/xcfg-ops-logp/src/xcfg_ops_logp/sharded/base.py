@@ -20,6 +20,13 @@ from xcfg_ops_logp.reference import Values
 from xcfg_ops_logp.sharded.exchange import Ranks, Shards
 
 DEFAULT_CHUNK_ROWS = 64
+BLOCK = 8192
+"""Columns widened to integers at a time."""
+
+
+def counted(mask: torch.Tensor) -> torch.Tensor:
+    """Return how many of [n, w] are set, int64 [n]; a block at a time, since torch widens what it counts to int64."""
+    return torch.stack([block.sum(dim=-1) for block in torch.split(mask, BLOCK, dim=-1)]).sum(dim=0)
 
 
 class Moments(NamedTuple):
@@ -96,6 +103,7 @@ class VocabParallel:
             local = self.widened(logits[rows])
             seen |= local.amax(dim=0) != -torch.inf
             parts.append(self._chunk(local, ids[rows], entropy=entropy))
+            del local  # or two chunks are held at a time
         if parts:
             self.summed = int(self.ranks.add(seen.sum()))
         empty = torch.empty(0, dtype=self.dtype(logits), device=logits.device)
@@ -132,7 +140,7 @@ class VocabParallel:
         top = self.top(local)
         local -= top[:, None]
         maxima = local == 0
-        count = self.ranks.add(maxima.sum(dim=-1)).to(local.dtype)
+        count = self.ranks.add(counted(maxima)).to(local.dtype)
         terms = local.exp() if entropy else local.exp_()
         gaps = local.neg_().mul_(terms).masked_fill_(terms == 0, 0) if entropy else None
         others = self.total(terms.masked_fill_(maxima, 0))

@@ -70,5 +70,6 @@ class Ranks:
     def columns(self, values: torch.Tensor, widths: tuple[int, ...]) -> list[torch.Tensor]:
         """Return [n, widths[r]] of each rank r, in the order of ranks; narrower ones travel padded."""
         widest = max(widths)
-        padded = torch.nn.functional.pad(values, (0, widest - values.shape[1]))
+        short = widest - values.shape[1]
+        padded = torch.nn.functional.pad(values, (0, short)) if short else values
         return [item[:, :width] for item, width in zip(self.gather(padded), widths, strict=True)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from xcfg.errors import UsageError
 
-from xcfg_ops_logp.sharded.base import DEFAULT_CHUNK_ROWS, VocabParallel
+from xcfg_ops_logp.sharded.base import BLOCK, DEFAULT_CHUNK_ROWS, VocabParallel
 
 BITS = 44
 """Binary places. One term is at most 1, so each is off by at most 2^-45, and fewer than 2^19 of them fit in int64."""
@@ -26,5 +26,7 @@ class FixedPoint(VocabParallel):
         """Return the sum [n] over all ranks; UsageError for more than ENTRIES columns."""
         if self.shards.total > ENTRIES:
             raise UsageError(f"{self.shards.total} columns do not fit: {BITS} binary places leave room for {ENTRIES}")
-        whole = terms.mul_(float(1 << BITS)).round_().to(torch.int64).sum(dim=-1)
+        terms.mul_(float(1 << BITS)).round_()
+        parts = [block.to(torch.int64).sum(dim=-1) for block in torch.split(terms, BLOCK, dim=-1)]
+        whole = torch.stack(parts).sum(dim=0)
         return self.ranks.add(whole).to(torch.float64) / float(1 << BITS)

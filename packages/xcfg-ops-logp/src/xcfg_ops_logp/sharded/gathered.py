@@ -15,8 +15,9 @@ class AllGatherLogits(VocabParallel):
         """Return the moments of n rows from all columns, in the working dtype."""
         widths = tuple(stop - start for start, stop in self.shards.bounds)
         shares = self.ranks.columns(local, widths)
-        whole = _Whole()
-        return whole.moments(torch.cat([shares[rank] for rank in self.shards.order], dim=-1), entropy=entropy)
+        ordered = [shares[rank] for rank in self.shards.order]
+        whole = torch.cat(ordered, dim=-1) if len(ordered) > 1 else ordered[0]
+        return _Whole().moments(whole, entropy=entropy)
 
 
 class _Whole(VocabParallel):

@@ -6,7 +6,7 @@ import torch
 
 from xcfg_ops_logp.inputs import positive
 from xcfg_ops_logp.reference import tree_sum
-from xcfg_ops_logp.sharded.base import DEFAULT_CHUNK_ROWS, Moments, VocabParallel
+from xcfg_ops_logp.sharded.base import BLOCK, DEFAULT_CHUNK_ROWS, Moments, VocabParallel
 
 DEFAULT_TILE = 1024
 
@@ -63,8 +63,8 @@ class AllGatherPartials(VocabParallel):
         tiles -= top.masked_fill(top == -torch.inf, 0)[..., None]
         maxima = tiles == 0
         terms = tiles.exp() if entropy else tiles.exp_()
-        count = maxima.sum(dim=-1).to(terms.dtype)
-        found = [top, count]
+        count = torch.cat([some.sum(dim=-1) for some in torch.split(maxima, max(1, BLOCK // self.tile), dim=1)], dim=1)
+        found = [top, count.to(terms.dtype)]
         if entropy:
             gaps = tiles.neg_().mul_(terms).masked_fill_(terms == 0, 0)
             found.append(tree_sum(gaps))

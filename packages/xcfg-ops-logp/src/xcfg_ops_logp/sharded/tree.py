@@ -32,14 +32,17 @@ def roots(start: int, stop: int) -> list[Node]:
 
 
 def fold(terms: torch.Tensor, start: int) -> torch.Tensor:
-    """Return [n, R]: the sums of `terms` [n, w], entries start to start + w, at the nodes that `roots` lists."""
+    """Return [n, R]: the sums of `terms` [n, w], entries start to start + w, at the nodes that `roots` lists.
+
+    What is kept of a level is copied, so that the level itself can go.
+    """
     found, stop = [], start + terms.shape[1]
     while start < stop:
         if start % 2:
-            found.append(terms[:, 0])
+            found.append(terms[:, 0].clone())
             terms, start = terms[:, 1:], start + 1
         if stop % 2 and start < stop:
-            found.append(terms[:, -1])
+            found.append(terms[:, -1].clone())
             terms, stop = terms[:, :-1], stop - 1
         terms = terms[:, 0::2] + terms[:, 1::2]
         start, stop = start // 2, stop // 2
@@ -49,13 +52,16 @@ def fold(terms: torch.Tensor, start: int) -> torch.Tensor:
 def merge(nodes: Iterable[tuple[Node, torch.Tensor]]) -> torch.Tensor:
     """Return the root [n] of a tree whose given nodes tile the entries from 0 on; the order they come in is no matter.
 
-    An absent right child is beyond the vocabulary. ValueError for an absent left one, or for a node that comes twice.
+    An absent right child is beyond the vocabulary. ValueError for nodes that leave a gap or lie over each other.
     """
     levels: dict[int, dict[int, torch.Tensor]] = {}
     for (level, index), value in nodes:
         if index in levels.setdefault(level, {}):
             raise ValueError(f"node {index} of level {level} comes twice")
         levels[level][index] = value
+    held = [(1 << level, (index + 1) << level) for level, found in levels.items() for index in found]
+    if sum(size for size, _ in held) != max(stop for _, stop in held):
+        raise ValueError(f"nodes of {sum(size for size, _ in held)} entries end at {max(stop for _, stop in held)}")
     level = 0
     while True:
         here = levels.pop(level, {})

@@ -1,4 +1,4 @@
-"""What a rule says of a run."""
+"""What the rules of an ablation say of a run: part of its analysis."""
 
 from __future__ import annotations
 
@@ -15,12 +15,18 @@ class Conclusion(Record):
 
 
 class Level(Record):
-    """Where on the alignment ladder to stop, `L0` to `L5`; empty where production was not measured."""
+    """Where on the alignment ladder to stop, `L0` to `L5`; empty where production was not measured.
+
+    sets: the smallest sets of changes that were run and pass, as axis keys. left: what may stay different with the
+    first of them. Both go by the threshold, as the level does.
+    """
 
     level: str
     text: str
     action: str
     evidence: tuple[str, ...] = ()
+    sets: tuple[tuple[str, ...], ...] = ()
+    left: tuple[str, ...] = ()
 
 
 class Severity(Record):
@@ -41,7 +47,7 @@ class Severity(Record):
 
 
 class Findings(Record):
-    """What the rules say of one run. severity: the worst first."""
+    """What the rules say of one run. severity: the worst first. remarks: what the series lack."""
 
     level: Level
     interpretation: tuple[Conclusion, ...]

@@ -1,0 +1,66 @@
+"""The conclusion of a run in a few sentences that can be read alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from xcfg.schema.analysis import Cause, SignatureFinding
+from xcfg.schema.names import Assessment
+
+from xcfg_analysis.cube.rows import Row
+from xcfg_analysis.page.causes import Said, is_excess
+
+SHOWN = 3
+EXPLAINED = Assessment.EXPLAINED_BY_PRECISION.value
+
+
+def conclusion(
+    judged: Row,
+    said: Said,
+    *,
+    family: int,
+    outside: Sequence[str],
+    looks: Sequence[SignatureFinding] = (),
+    profiles: bool = False,
+) -> str:
+    """Return what a run says. judged: the row whose verdict it is; family: how many changes of the gap were tested.
+
+    profiles: the cases put production's values into the aligned reference, so what widens the gap is what makes it.
+    """
+    return " ".join(_sentences(judged, said, family, outside, looks, profiles))
+
+
+def _sentences(
+    judged: Row, said: Said, family: int, outside: Sequence[str], looks: Sequence[SignatureFinding], profiles: bool
+) -> Iterator[str]:
+    word = judged.assessment.assessment if judged.assessment is not None else Assessment.NO_REFERENCE.value
+    yield f"{judged.status}{_over(judged)}, {word}."
+    narrowing = [cause for cause in said.causes if cause.direction == "narrows"]
+    widening = [cause for cause in said.causes if cause.direction != "narrows"]
+    if word == EXPLAINED:
+        yield "Honest rounding explains the gap."
+    if narrowing:
+        lead = "What narrows it" if word == EXPLAINED else "Likely cause, for it narrows the gap"
+        yield f"{lead}: {_named(narrowing)}."
+    elif outside and is_excess(judged) and not profiles:
+        yield "The cause lies outside the declared knobs that were varied."
+    if widening:
+        yield f"{'What opens the gap' if profiles else 'What opens the gap further'}: {_named(widening)}."
+    if looks:
+        yield f"Of the signatures that could be tried it looks like {', '.join(item.name for item in looks)}."
+    if not said.causes and family:
+        yield f"No change of the gap stands among {family} that were tried."
+
+
+def _over(row: Row) -> str:
+    edge = row.edges.get(row.verdict_edge)
+    if edge is None or row.threshold is None:
+        return f" ({row.reason})" if row.reason else ""
+    return f" ({edge.mismatches} of {edge.active_tokens} tokens over {row.threshold:g} nats)"
+
+
+def _named(causes: Sequence[Cause]) -> str:
+    """Return the changes by the labels of their cases, which stand before the colon of what is said of each."""
+    names = [cause.says.partition(": ")[0] or cause.knob for cause in causes]
+    more = f", and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return ", ".join(names[:SHOWN]) + more

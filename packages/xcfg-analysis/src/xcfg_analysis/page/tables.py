@@ -1,0 +1,77 @@
+"""The tables under a page: every case, interactions, operator swaps, controls."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from xcfg.schema.analysis import Cause, Effect, Floor, Interaction
+
+from xcfg_analysis.cube.table import aligned
+from xcfg_analysis.page.causes import NAMES
+from xcfg_analysis.show import number, wrapped
+
+NOT_PLANNED = "not_planned"
+
+
+def case_table(effects: Sequence[Effect], ground: str) -> str:
+    """Return one line per case; ground: what they are held against, in words."""
+    if not effects:
+        return ""
+    rows = [("case", "outcome", "moved", "rms moved", "change of mean d^2", "p, corrected", "over")]
+    for item in effects:
+        moved = max(item.movement, key=lambda one: one.rms, default=None)
+        gap = next((one for one in item.gap if one.quantity == "mean_sq"), None)
+        change = gap.change if gap is not None else None
+        rows.append(
+            (
+                item.label,
+                item.outcome,
+                "-" if moved is None else f"{moved.differing}/{moved.tokens}",
+                "-" if moved is None else number(moved.rms),
+                "-" if change is None else f"{change.value:+.3g} ({change.low:.2g} to {change.high:.2g})",
+                "-" if gap is None else number(gap.p_adjusted),
+                "-" if item.over is None else f"{item.over} of {item.tokens} > {number(item.yardstick)}",
+            )
+        )
+    return f"each case against {ground}\n{aligned(rows)}"
+
+
+def interaction_lines(found: Sequence[Interaction]) -> str:
+    """Return a line per interaction that stands."""
+    return "\n".join(
+        f"INTERACTION {' + '.join(item.knobs)}: {item.change.value:+.3g} nats^2 beyond their sum "
+        f"({item.change.low:.2g} to {item.change.high:.2g}), corrected p {number(item.p_adjusted)}"
+        for item in found
+        if item.outcome == "INTERACTION" and item.change is not None
+    )
+
+
+def swap_lines(swaps: Sequence[Cause]) -> str:
+    """Return what each one-sided operator swap says."""
+    lines: list[str] = []
+    for item in swaps:
+        change = "" if item.effect is None else f"; mean d^2 changes by {number(item.effect)} nats^2"
+        lines += wrapped("", f"SWAP {item.knob} to {item.value}: {item.diagnosis}: {item.says}{change}", indent=0)
+    return "\n".join(lines)
+
+
+def floor_table(floors: Sequence[Floor]) -> str:
+    """Return a line per control that was planned, and the names of the others in one."""
+    planned = [item for item in floors if item.status != NOT_PLANNED]
+    others = ", ".join(item.kind for item in floors if item.status == NOT_PLANNED)
+    if not planned:
+        return f"no control was planned ({others}): nobody knows what repeating the baseline gives" if others else ""
+    rows = [("control", "status", "largest movement", *(NAMES[name] for name in NAMES), "")]
+    for item in planned:
+        moved = max(item.movement, key=lambda one: one.max_abs, default=None)
+        rows.append(
+            (
+                item.kind,
+                item.status,
+                "-" if moved is None else f"{number(moved.max_abs)} nats, {moved.arm}",
+                *(number(item.gap.get(name)) for name in NAMES),
+                item.reason,
+            )
+        )
+    tail = f"\nnot planned: {others}" if others else ""
+    return f"what repeating the baseline gives\n{aligned(rows)}{tail}"
