@@ -1,4 +1,4 @@
-"""Plant every cause of tests/planted_engines in real engines, analyse each run, and write docs/explanation/planted-causes.md.
+"""Plant every cause of tests/planted_engines, analyse each run, and write docs/explanation/planted-causes.md.
 
     python tools/gen_confusion_table.py            run every cause and rewrite the tables
     python tools/gen_confusion_table.py --runs DIR keep the runs in DIR, and take those that already lie there
