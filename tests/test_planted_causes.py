@@ -12,8 +12,8 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 
-from planted import causes, running  # noqa: E402 - tests is no package
-from planted.running import Seen  # noqa: E402
+from planted_engines import causes, running  # noqa: E402 - tests is no package
+from planted_engines.running import Seen  # noqa: E402
 
 FAST = pytest.mark.parametrize("item", causes.EMBEDDED, ids=lambda item: item.name)
 SLOW = pytest.mark.parametrize("item", [*causes.MEGATRON, *causes.ENGINE], ids=lambda item: item.name)

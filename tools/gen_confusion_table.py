@@ -1,11 +1,11 @@
-"""Plant every cause of tests/planted in real engines, analyse each run, and write docs/explanation/planted-causes.md.
+"""Plant every cause of tests/planted_engines, analyse each run, and write docs/explanation/planted-causes.md.
 
     python tools/gen_confusion_table.py            run every cause and rewrite the tables
     python tools/gen_confusion_table.py --runs DIR keep the runs in DIR, and take those that already lie there
     python tools/gen_confusion_table.py --check    end with 1 and a diff where the committed tables say something else
 
 What stands between `<!-- measured: NAME -->` and `<!-- end measured -->` belongs to the function NAME below. Nothing in
-the tables is typed by hand: the truth is that of tests/planted/causes.py, the answer that of `xcfg analyze`.
+the tables is typed by hand: the truth is that of tests/planted_engines/causes.py, the answer that of `xcfg analyze`.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 
-from planted import causes, running  # noqa: E402 - the folder has to be on the path first
-from planted.running import Seen, answer  # noqa: E402
+from planted_engines import causes, running  # noqa: E402 - the folder has to be on the path first
+from planted_engines.running import Seen, answer  # noqa: E402
 from xcfg.runtime.environment import processor  # noqa: E402
 
 PAGE = ROOT / "docs/explanation/planted-causes.md"

@@ -10,9 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-KNOB, NOT_VARIED, OPTION, HIDDEN, WEIGHTS, SEMANTICS, NONE = (
+KNOB, NOT_VARIED, IGNORED, OPTION, HIDDEN, WEIGHTS, SEMANTICS, NONE = (
     "declared knob",
     "declared knob that no case varies",
+    "declared knob that the engine ignores",
     "runtime option",
     "neither requested nor reported",
     "weights",
@@ -20,7 +21,7 @@ KNOB, NOT_VARIED, OPTION, HIDDEN, WEIGHTS, SEMANTICS, NONE = (
     "nothing",
 )
 """Where the truth can lie."""
-UNCOMPARABLE = (WEIGHTS, SEMANTICS, OPTION)
+UNCOMPARABLE = (WEIGHTS, SEMANTICS, OPTION, IGNORED)
 """Truths that may leave nothing to compare."""
 NAMED, WITHIN, OUTSIDE, STOPPED, EXPLAINED, IDLE, MISSED, ACCUSED = (
     "named rightly",
@@ -120,7 +121,10 @@ EMBEDDED = (
     _operator("temperature-training", TORCH, "selected_logprob.training", {"temperature": 0.9}, "temperature 0.9"),
     _operator("temperature-rollout", TORCH, "selected_logprob.rollout", {"temperature": 1.05}, "temperature 1.05"),
     _operator("soft-cap", TORCH, "selected_logprob.rollout", {"soft_cap": 4.0}, "logits capped softly at 4"),
-    _operator("bf16-softmax", TORCH, "selected_logprob.training", {"dtype": "bfloat16"}, "log-softmax in bfloat16"),
+    _operator(
+        "bf16-softmax", TORCH, "selected_logprob.training", {"dtype": "bfloat16"}, "log-softmax in bfloat16: rounds",
+        right=ROUNDING,
+    ),
     _operator(
         "temperature-tiny", TORCH, "selected_logprob.training", {"temperature": 1.0002}, "temperature 1.0002: little",
         right=ROUNDING,
@@ -171,8 +175,8 @@ MEGATRON = (
         tries=(("training.query_key_layer_scaling", False), SMALLER),
     ),
     Planted(
-        "softmax-switch", MCORE, "softmax_in_fp32 off, training: ignored on a CPU", KNOB, (IDLE,),
-        names=("training.softmax_in_fp32",), knobs={"training.softmax_in_fp32": False},
+        "softmax-switch", MCORE, "softmax_in_fp32 off, training: accepted, ignored on a CPU", IGNORED, (STOPPED,),
+        names=("UNOBSERVABLE", "training.softmax_in_fp32"), knobs={"training.softmax_in_fp32": False},
         tries=(("training.softmax_in_fp32", True), SMALLER),
     ),
     Planted(

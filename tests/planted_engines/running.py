@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from planted import causes
-from planted.causes import Planted
+from planted_engines import causes
+from planted_engines.causes import Planted
 
 ROOT = Path(__file__).resolve().parents[2]
 PLUGINS = Path(__file__).with_name("plugins")
