@@ -336,3 +336,17 @@ def test_a_pair_that_closes_what_each_alone_opens_is_the_cause():
         ("training.x", "widens"),
         ("training.y", "widens"),
     ]
+    assert [cause.diagnosis for cause in found.causes] == ["CAUSED_BY_BOTH_SIDES", "", ""]
+
+
+def test_what_opens_the_gap_further_accuses_no_side():
+    """Failing means that a side is called the cause of a gap which it only makes larger when it is changed."""
+    base, wide = row("base", BASE), 3 * BASE
+    cases = [row("x", wide, {"training.x": 1})]
+    evidence = Handmade({"base": BASE, "x": wide}, SEQUENCE, [base, *cases])
+    (found,) = analyze_evidence(evidence).causes
+    assert (found.direction, found.diagnosis) == ("widens", "")
+    assert "EFFECT     training.x (both): widens the gap" in text(analyze_evidence(evidence))
+    judged = effects(evidence, base, cases, {}).effects
+    (in_profile,) = say(judged, base, {}, 0.05, profiles=True).causes
+    assert in_profile.diagnosis.startswith("CAUSED_BY")

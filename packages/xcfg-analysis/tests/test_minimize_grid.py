@@ -57,6 +57,14 @@ def test_nothing_suffices(product):
     assert "every one fails" in found.conclusion
 
 
+def test_no_set_is_known_yet(cubes):
+    """Failing means that a broader alignment is called for while sets of the declared ones are open."""
+    rows = [cubes.row(BAD), cubes.row(BAD, {"a": 1}), cubes.row(None, {"b": 1}, status="TIMEOUT")]
+    found = document_of(from_grid(cubes.cube(*rows), parse(OBJECTIVE)), OBJECTIVE)
+    assert (found.minimal_sets, found.ladder_level, found.exit_code) == ((), "L2", 3)
+    assert "are open" in found.minimization.why_not_broader and "L5" not in found.minimization.why_not_broader
+
+
 def test_cells_that_did_not_run_leave_minimality_open(cubes):
     rows = [cubes.row(BAD), cubes.row(BAD, {"a": 1}), cubes.row(GOOD, {"a": 1, "b": 1})]
     (found,) = from_grid(cubes.cube(*rows), parse(OBJECTIVE)).found.sets

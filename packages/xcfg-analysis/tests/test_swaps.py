@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from xcfg.schema.codec import evolve
 from xcfg_analysis.cube.load import Evidence
 from xcfg_analysis.page.analysis import analyze_evidence
 from xcfg_analysis.page.text import text
@@ -129,6 +130,39 @@ def test_a_change_smaller_than_the_floor_blames_nobody(swap):
     """Failing means that what repeating the baseline does is called a cause."""
     assert swap(BASE * 0.9, SAME, BASE * 0.9).diagnosis is Diagnosis.CAUSED_BY_TRAINING_SIDE
     assert swap(BASE * 0.9, SAME, BASE * 0.9, resolution=0.05).diagnosis is Diagnosis.NOT_THIS_FACTOR
+
+
+def test_a_change_that_falls_to_the_correction_blames_nobody(swap):
+    """Failing means that of many swaps that do nothing one is called a cause, by chance."""
+    noise = np.random.default_rng(3).normal(size=16)
+    noise = (noise - noise.mean()) / noise.std(ddof=1)
+    slight = BASE - 0.0375 + 0.05 * noise  # by itself p is 0.035, of three cells 0.11
+    found = swap(slight, SAME, slight)
+    assert found.cells["training"].change.high < 0 and not found.cells["training"].stands
+    assert found.p_values["training"] == pytest.approx(0.106, abs=0.02)
+    assert found.diagnosis is Diagnosis.BELOW_RESOLUTION
+    assert found.cause.p_value == found.p_values["both"]
+
+
+def test_a_self_check_that_shows_nothing_is_no_coupling(swap):
+    """Failing means that a wide interval is read as a gap that came back."""
+    wide = BASE + np.where(np.arange(16) < 2, 6.0, -0.85)
+    found = swap(LESS, SAME, wide)
+    assert found.diagnosis is Diagnosis.INSUFFICIENT_EVIDENCE and "neither" in found.says
+    assert found.cells["both"].change.low < found.cells["training"].change.value < 0
+
+
+def test_other_tokens_are_not_paired(cubes):
+    """Failing means that a swap gains by what it left out."""
+    rows = [cubes.row(BASE)]
+    for name, sides in KEYS.items():
+        keys = {f"operators.selected_logprob.{side}": BACKEND for side in sides}
+        rows.append(cubes.row(LESS, keys, digests=MOVED[name], operators=keys))
+    edge = rows[1].edges[rows[1].verdict_edge]
+    fewer = tuple(evolve(item, active_tokens=item.active_tokens - 1) for item in edge.by_sequence)
+    rows[1] = evolve(rows[1], edges={rows[1].verdict_edge: evolve(edge, by_sequence=fewer)})
+    (found,) = find_swaps(cubes.cube(*rows), rule=RULE)
+    assert found.diagnosis is Diagnosis.INSUFFICIENT_EVIDENCE and "other tokens" in found.says
 
 
 def test_rows_that_change_more_than_the_operator_are_no_cell(cubes):

@@ -9,6 +9,7 @@ import numpy as np
 from xcfg.schema.analysis import View
 from xcfg.schema.result import EdgeResult, GroupStat
 
+from xcfg_analysis.forms import LARGEST
 from xcfg_analysis.tokens import Int, Tokens
 
 SHOWN = 3
@@ -67,6 +68,7 @@ def _grouped(tokens: Tokens, values: Int) -> tuple[dict[str, Any], ...]:
 
 def _spread(rows: Sequence[dict[str, Any]]) -> float:
     sizes = [row["rms"] for row in rows if row["tokens"] >= LEAST]
-    if len(sizes) < 2 or min(sizes) <= 0:
+    if len(sizes) < 2 or max(sizes) <= 0:
         return 1.0
-    return float(max(sizes) / min(sizes))
+    # A row without any drift beside one with drift tells most; its ratio is held where JSON can still say it.
+    return float(min(LARGEST, max(sizes) / min(sizes))) if min(sizes) > 0 else LARGEST

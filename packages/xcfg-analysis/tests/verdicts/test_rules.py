@@ -236,8 +236,19 @@ def test_a_case_with_undeclared_changes_supports_no_level(row, cube):
         {"outside": ("environment.rollout.driver",)},
         {"undeclared": ({"path": "x"},)},
     ):
-        assert conclude(cube([bad, evolve(clean, **field)])).level.level == "L2"
+        found = conclude(cube([bad, evolve(clean, **field)])).level
+        assert found.level == "L2" and "only such pass as something undeclared changed with: k" in found.text
     assert conclude(cube([bad, clean])).level.level == "L3"
+
+
+def test_listed_align_entries_are_no_aligned_reference(row, cube):
+    """Failing means that one align entry of many that failed reads as a scoring path that is broken."""
+    entries = ({"path": "k", "to": "training"},)
+    made = cube([row("baseline", 0.9), row("align k to training", 0.9, {"k": 1}), row("m", 0.1, {"m": 1})])
+    made = evolve(made, experiment=dict(made.experiment) | {"align": entries})
+    found = conclude(made)
+    assert find_points(made).aligned is None and found.level.level == "L3"
+    assert found.interpretation[0].holds is None
 
 
 def test_a_run_of_profiles_names_what_may_stay_different(ladder_run):

@@ -14,6 +14,7 @@ UNSET = {
     "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
     "NVTE_ALLOW_NONDETERMINISTIC_ALGO": "0",
     "deterministic_algorithms": True,
+    "deterministic_warn_only": False,
     "tf32": False,
     "bf16_reduced_precision_reduction": False,
     "fp16_reduced_precision_reduction": False,
@@ -97,6 +98,7 @@ def test_every_rank_of_both_sides_is_compared():
     ("claim", "flag", "value"),
     [
         ("deterministic_algorithms", "deterministic_algorithms", False),
+        ("deterministic_algorithms", "deterministic_warn_only", True),
         ("deterministic_algorithms", "CUBLAS_WORKSPACE_CONFIG", "unset"),
         ("deterministic_mode", "NVTE_ALLOW_NONDETERMINISTIC_ALGO", "unset"),
     ],

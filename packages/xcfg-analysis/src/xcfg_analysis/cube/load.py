@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import xcfg
 from numpy.typing import NDArray
+from xcfg.binding import CLAIMS
 from xcfg.errors import ArtifactError
 from xcfg.schema import codec
 from xcfg.schema.names import Arm, Side
@@ -26,8 +27,6 @@ Bool = NDArray[np.bool_]
 ARMS = (Arm.TRAINING.value, Arm.ROLLOUT_PREFILL.value, Arm.ROLLOUT_DECODE.value, Arm.RECORDED.value)
 SIDES = {Arm.TRAINING.value: Side.TRAINING.value}
 """Side of an arm; every other arm is the rollout's."""
-CLAIMS = ("deterministic_algorithms", "deterministic_mode", "batch_invariant")
-"""Switches by which runtimes say that equal requests give equal bits, as their provenance names them."""
 
 
 def side_of(arm: str) -> str:

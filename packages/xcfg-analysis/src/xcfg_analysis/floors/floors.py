@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from xcfg.binding import CLAIMS
 from xcfg.schema.analysis import Floor, Movement
 
 from xcfg_analysis.cube.load import Evidence
@@ -27,9 +28,9 @@ KINDS = {
 }
 """Role of a control -> its field in `controls` of an experiment."""
 CLAIMED = {
-    "repeat": ("deterministic_algorithms", "deterministic_mode", "batch_invariant"),
-    "fresh": ("deterministic_algorithms", "deterministic_mode", "batch_invariant"),
-    "at_end": ("deterministic_algorithms", "deterministic_mode", "batch_invariant"),
+    "repeat": CLAIMS,
+    "fresh": CLAIMS,
+    "at_end": CLAIMS,
     "shuffled": ("batch_invariant",),
 }
 """Under which claims of a runtime a control has to give equal bits."""
@@ -54,13 +55,7 @@ def floors(evidence: Evidence, baseline: Row, rows: Sequence[Row]) -> tuple[Floo
 def resolution(found: Sequence[Floor]) -> dict[str, float]:
     """Return quantity -> the largest floor of all that were measured; empty where none was."""
     measured = [item for item in found if item.status == MEASURED]
-    return {
-        name: max(item.gap[name] for item in measured) for name in QUANTITIES if measured and _all_have(measured, name)
-    }
-
-
-def _all_have(measured: Sequence[Floor], name: str) -> bool:
-    return all(name in item.gap for item in measured)
+    return {name: max(item.gap[name] for item in measured) for name in QUANTITIES} if measured else {}
 
 
 def _floor(evidence: Evidence, kind: str, planned: int, baseline: Row, rows: Sequence[Row]) -> Floor:

@@ -66,7 +66,7 @@ def document(searched: Searched) -> Analysis:
     return Analysis(
         schema_version=ANALYSIS,
         conclusion=_conclusion(searched, ranked),
-        ladder_level=_level(ranked),
+        ladder_level=_level(searched, ranked),
         assessment=row.assessment.assessment if row is not None and row.assessment is not None else "",
         minimal_sets=tuple(item.align for item in sets),
         left_enabled=tuple(left),
@@ -153,9 +153,10 @@ def _reason(judged: Judged, repeats: int, allowed: int) -> str:
     return f"{judged.reason}, {made}; more of them may decide it"
 
 
-def _level(ranked: Sequence[Ranked]) -> str:
+def _level(searched: Searched, ranked: Sequence[Ranked]) -> str:
+    """Return the level for the objective; without a set L5 only where every one is known to fail."""
     if not ranked:
-        return "L5"
+        return "L5" if searched.found.complete else "L2"
     return {0: "L1", 1: "L3"}.get(len(ranked[0].found.subset), "L4")
 
 
@@ -193,8 +194,10 @@ def _unfinished(found: Found) -> str:
 
 
 def _why_not_broader(searched: Searched, ranked: Sequence[Ranked]) -> str:
+    if not ranked and not searched.found.complete:
+        return "Sets of the declared alignments are open, so nothing says yet that a broader one is needed."
     if not ranked:
-        return "No declared alignment is known to be enough, so a broader one is what is left: L5, a diagnostic."
+        return "No declared alignment is enough, so a broader one is what is left: L5, a diagnostic."
     best = ranked[0].found
     if not best.subset:
         return "Both production paths may stay as they are, so the ladder ends at L1."

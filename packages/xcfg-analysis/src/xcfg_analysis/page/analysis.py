@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from xcfg.schema import codec
-from xcfg.schema.analysis import ANALYSIS, Analysis, Cause, Effect
+from xcfg.schema.analysis import ANALYSIS, Analysis, Effect
 from xcfg.schema.names import Assessment, Status, exit_code
 from xcfg.schema.rules import Findings
 
@@ -28,7 +28,7 @@ from xcfg_analysis.rules.conclude import conclude
 from xcfg_analysis.rules.downstream import Series
 from xcfg_analysis.rules.points import find_points
 from xcfg_analysis.samples.interval import IntervalRule
-from xcfg_analysis.swaps.find import find_swaps
+from xcfg_analysis.swaps.find import Swap, find_swaps
 
 
 def analyze_run(
@@ -74,7 +74,7 @@ def look_at(evidence: Evidence, series: Series | None = None) -> Looked:
     changed = effects(evidence, baseline, cube.cases, limits)
     pairs = interactions(evidence, baseline, cube.cases, limits.get("mean_sq"))
     alpha = 1.0 - evidence.run.contract.assessment.level
-    said = say(changed.effects, baseline, cube.definitions, alpha)
+    said = say(changed.effects, baseline, cube.definitions, alpha, profiles=points.profiles)
     findings = tuple(
         item.finding or f"{item.kind}: {item.reason}" for item in found if item.finding or item.status == INVALID
     )
@@ -87,6 +87,7 @@ def look_at(evidence: Evidence, series: Series | None = None) -> Looked:
     edge = judged.edges.get(judged.verdict_edge)
     assessed = judged.assessment
     looks = looks_like(evidence, judged, evidence.plugins)
+    swaps = _swaps(evidence, limits.get("mean_sq", 0.0))
     following = partial(next_step, evidence, baseline, found, said, points, unvaried=unvaried)
     step = following(home_of(evidence))
     analysis = Analysis(
@@ -128,12 +129,16 @@ def look_at(evidence: Evidence, series: Series | None = None) -> Looked:
         floors=found,
         resolution=limits,
         effects=changed.effects,
-        families={"gap changes": changed.family, "interactions": len(pairs)},
+        families={
+            "gap changes": changed.family,
+            "interactions": len(pairs),
+            "swaps": sum(len(item.p_values) for item in swaps),
+        },
         outside=outside,
         not_varied=tuple(f"{key} = {baseline.axes[key].requested}" for key in unvaried if key in baseline.axes),
         findings=findings,
         refuted_by=said.causes[0].refuted_by if said.causes else "",
-        swaps=_swaps(evidence, limits.get("mean_sq", 0.0)),
+        swaps=tuple(item.cause for item in swaps),
         rules=rules,
     )
     return Looked(analysis, following)
@@ -143,10 +148,10 @@ def _narrowed(found: Sequence[Effect]) -> dict[str, bool]:
     return {item.case_id: item.outcome == "CHANGES_GAP" and item.direction == "narrows" for item in found}
 
 
-def _swaps(evidence: Evidence, limit: float) -> tuple[Cause, ...]:
-    """Return the diagnosis of every one-sided operator swap; limit: the largest floor of mean d^2."""
+def _swaps(evidence: Evidence, limit: float) -> tuple[Swap, ...]:
+    """Return every one-sided operator swap; limit: the largest floor of mean d^2."""
     rule = IntervalRule.of(evidence.run.contract.assessment)
-    return tuple(item.cause for item in find_swaps(evidence.cube, evidence, rule=rule, resolution=limit))
+    return find_swaps(evidence.cube, evidence, rule=rule, resolution=limit)
 
 
 def _without_figures(evidence: Evidence, baseline: Row | None, rules: Findings) -> Looked:

@@ -50,20 +50,31 @@ class Said:
     lists: dict[str, tuple[str, ...]]
 
 
-def say(effects: Sequence[Effect], baseline: Row, definitions: Mapping[str, Mapping[str, Any]], alpha: float) -> Said:
+def say(
+    effects: Sequence[Effect],
+    baseline: Row,
+    definitions: Mapping[str, Mapping[str, Any]],
+    alpha: float,
+    *,
+    profiles: bool = False,
+) -> Said:
     """Return what the cases that change one axis say of it.
+
+    What opens the gap further than production has it made none of production's gap, and has no diagnosis. profiles:
+    the cases put production's values into the aligned reference, so there it is what narrows the gap.
 
     A cell of several axes names a cause of its own where none of them is named alone, and where it narrows the gap
     and none of them does: each alone may open it, and only all together close it.
     """
+    other = "narrows" if profiles else "widens"
     alone = [item for item in effects if len(item.knobs) == 1]
-    causes = [cause for item in alone if (cause := _cause(item, baseline, definitions, alpha))]
+    causes = [cause for item in alone if (cause := _cause(item, baseline, definitions, alpha, other))]
     named = {cause.knob for cause in causes}
     narrow = {cause.knob for cause in causes if cause.direction == "narrows"}
     for item in effects:
         told = narrow if item.direction == "narrows" else named
         if len(item.knobs) > 1 and not told.intersection(item.knobs):
-            causes += [cause] if (cause := _cause(item, baseline, definitions, alpha)) else []
+            causes += [cause] if (cause := _cause(item, baseline, definitions, alpha, other)) else []
     found: dict[str, set[str]] = {}
     for item in alone:
         (knob,) = item.knobs
@@ -75,7 +86,9 @@ def say(effects: Sequence[Effect], baseline: Row, definitions: Mapping[str, Mapp
     return Said(tuple(_sorted(causes)), {name: tuple(knobs) for name, knobs in lists.items()})
 
 
-def _cause(effect: Effect, baseline: Row, definitions: Mapping[str, Mapping[str, Any]], alpha: float) -> Cause | None:
+def _cause(
+    effect: Effect, baseline: Row, definitions: Mapping[str, Mapping[str, Any]], alpha: float, other: str
+) -> Cause | None:
     clear = clear_changes(effect, alpha)
     if effect.outcome not in ("CHANGES_GAP", COUPLED) or not clear:
         return None
@@ -85,7 +98,7 @@ def _cause(effect: Effect, baseline: Row, definitions: Mapping[str, Mapping[str,
     return Cause(
         knob=" + ".join(effect.knobs),
         side=side,
-        diagnosis=COUPLED if effect.outcome == COUPLED else DIAGNOSES[side],
+        diagnosis=COUPLED if effect.outcome == COUPLED else "" if effect.direction == other else DIAGNOSES[side],
         effect=shown.change.value if shown.change is not None else None,
         interval=shown.change,
         evidence=(baseline.case_id, effect.case_id),

@@ -87,7 +87,8 @@ def _no_cause(found: Analysis) -> str:
 
 
 def _cause(word: str, cause: Cause) -> Iterator[str]:
-    yield from wrapped(word, f"{cause.knob} ({cause.side or 'either side'}): {cause.diagnosis}")
+    said = cause.diagnosis or f"{cause.direction} the gap"
+    yield from wrapped(word, f"{cause.knob} ({cause.side or 'either side'}): {said}")
     yield from wrapped("", f"what: {cause.says}", indent=13)
     yield from wrapped("", f"evidence: {', '.join(cause.evidence)}", indent=13)
     if word == "CAUSE":

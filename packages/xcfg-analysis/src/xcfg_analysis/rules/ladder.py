@@ -1,4 +1,6 @@
-"""The alignment ladder: the first level that satisfies the contract is where to stop. The one definition of it.
+"""The alignment ladder: the first level that satisfies the contract is where to stop.
+
+`minimize.report` names a level too, for the objective of a search in the place of the contract.
 
 By thresholds alone, for that is the contract: a case may pass by the luck of one token. Whether its gap differs from
 production's is a question for the effects; where they are given the text answers it, and the level stays.
@@ -89,7 +91,13 @@ def _nothing_passes(points: Points, production: Row, tried: list[Row]) -> Level:
             "Even the fully aligned reference fails: this is no mismatch of configurations yet. Debug the scoring path."
         )
         return _level("L5", text, points.aligned)
-    if tried:
+    unclear = [row for row in tried if points.outcome(row) is Outcome.PASSES]
+    if unclear:
+        text = (
+            f"Production fails, and of the {len(tried)} measured changes only such pass as something undeclared "
+            f"changed with: {'; '.join(_named(points, row) for row in unclear)}. They support no claim."
+        )
+    elif tried:
         text = (
             f"Production fails, and none of the {len(tried)} measured changes passes; other settings are left to try."
         )

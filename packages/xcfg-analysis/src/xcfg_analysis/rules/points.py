@@ -70,7 +70,8 @@ def find_points(cube: Cube) -> Points:
     baseline = next((row for row in cases if not row.delta), None)
     slices = cube.experiment.get("slices") or {}
     if ALIGNED not in slices or PRODUCTION not in slices:
-        return Points(baseline, _all_aligned(cube, cases), False, cases)
+        # Without a profile no case is known to align everything, whatever `align` entries a file lists.
+        return Points(baseline, None, False, cases)
     everything = frozenset(slices[PRODUCTION])
     by_delta = {frozenset(row.delta): row for row in cases}
     singles, pairs, absent = {}, {}, []
@@ -98,14 +99,6 @@ def find_points(cube: Cube) -> Points:
         pairs=pairs,
         absent=tuple(absent),
     )
-
-
-def _all_aligned(cube: Cube, cases: tuple[Row, ...]) -> Row | None:
-    """Return the case in which every `align` entry of the experiment is set."""
-    entries = {f"align {item['path']} to {item['to']}" for item in cube.experiment.get("align") or ()}
-    if not entries:
-        return None
-    return next((row for row in cases if row.delta and frozenset(row.delta) == entries), None)
 
 
 def why_no_pairs(points: Points) -> str:

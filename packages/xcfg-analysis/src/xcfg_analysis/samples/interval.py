@@ -9,7 +9,7 @@ from xcfg.schema.contract import AssessmentRule
 from xcfg.schema.result import Interval
 
 from xcfg_analysis.cube.load import Float
-from xcfg_analysis.effects.bootstrap import estimates
+from xcfg_analysis.effects.bootstrap import LEAST_DRAWS, Estimate, estimates
 
 
 @dataclass(frozen=True)
@@ -31,13 +31,17 @@ def token_mean(sums: Float, tokens: Float, rule: IntervalRule) -> Interval | str
 
     A sequence without tokens takes no part.
     """
+    found = estimated_mean(sums, tokens, rule)
+    return found if isinstance(found, str) else Interval(value=found.value, low=found.low, high=found.high)
+
+
+def estimated_mean(sums: Float, tokens: Float, rule: IntervalRule, *, draws: int = LEAST_DRAWS) -> Estimate | str:
+    """Return what `token_mean` does with its p value, which is not corrected; draws: as of effects.bootstrap."""
     used = tokens > 0
     count = int(np.count_nonzero(used))
     if count < max(2, rule.min_sequences):
         return f"{count} sequences are too few for an interval, the contract asks for {rule.min_sequences}"
     if not bool(np.isfinite(sums[used]).all()):
         return "the figure is not known, or overflows, in some sequence"
-    found = estimates(sums[:, None], tokens, level=rule.level, seed=rule.seed)[0]
-    if not found.bounded:
-        return "the figure rests on too few sequences for an interval"
-    return Interval(value=found.value, low=found.low, high=found.high)
+    found = estimates(sums[:, None], tokens, level=rule.level, seed=rule.seed, draws=draws)[0]
+    return found if found.bounded else "the figure rests on too few sequences for an interval"

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
+import numpy as np
 from xcfg.schema.analysis import Cause
 from xcfg.schema.names import Applied, Exercised, Side
 from xcfg.schema.result import Interval
 
 from xcfg_analysis.cube.load import Evidence
 from xcfg_analysis.cube.rows import Cube, Row
-from xcfg_analysis.samples.interval import IntervalRule, token_mean
+from xcfg_analysis.effects.bootstrap import draws_for
+from xcfg_analysis.effects.holm import adjusted
+from xcfg_analysis.samples.interval import IntervalRule, estimated_mean
 from xcfg_analysis.samples.sample import SQUARES, TOKENS, Sample, sample
 from xcfg_analysis.swaps.diagnosis import BOTH, CELLS, ROLLOUT, TRAINING, CellFacts, Diagnosis, diagnose
 
@@ -26,7 +29,10 @@ SIDES = {
 
 @dataclass(frozen=True)
 class Swap:
-    """One operation, one backend in the place of native, and what the swap says. native: the baseline's case id."""
+    """One operation, one backend in the place of native, and what the swap says. native: the baseline's case id.
+
+    p_values: of the cells with a change, corrected over the cells of all swaps.
+    """
 
     operation: str
     backend: str
@@ -34,6 +40,7 @@ class Swap:
     cells: dict[str, CellFacts]
     diagnosis: Diagnosis
     says: str
+    p_values: dict[str, float] = field(default_factory=dict)
 
     @property
     def cause(self) -> Cause:
@@ -54,6 +61,7 @@ class Swap:
             evidence=tuple(item for item in (self.native, *(self.cells[name].case_id for name in CELLS)) if item),
             value=self.backend,
             quantity="mean_sq",
+            p_value=self.p_values.get(side or BOTH),
             says=self.says,
         )
 
@@ -76,9 +84,26 @@ def find_swaps(
             wanted.setdefault((operation, backend), {}).setdefault(name, row)
     ground = sample(baseline, evidence)
     used = rule or IntervalRule()
+    draws = draws_for(sum(map(len, wanted.values())), used.level)
+    facts: dict[tuple[str, str], dict[str, CellFacts]] = {}
+    chances: dict[tuple[str, str, str], float] = {}
+    for (operation, backend), rows in sorted(wanted.items()):
+        for name, row in rows.items():
+            cell, p = _facts(row, name, operation, baseline, ground, evidence, used, draws)
+            facts.setdefault((operation, backend), {})[name] = cell
+            if p is not None:
+                chances[operation, backend, name] = p
+    corrected = dict(zip(chances, adjusted(list(chances.values())), strict=True))
     return tuple(
-        _swap(operation, backend, rows, baseline, ground, evidence, used, resolution)
-        for (operation, backend), rows in sorted(wanted.items())
+        _swap(
+            *place,
+            cells,
+            {name: corrected[*place, name] for name in cells if (*place, name) in corrected},
+            baseline.case_id,
+            alpha=1.0 - used.level,
+            resolution=resolution,
+        )
+        for place, cells in facts.items()
     )
 
 
@@ -103,21 +128,21 @@ def _cell_of(row: Row, baseline: Row) -> tuple[str, str, str] | None:
 def _swap(
     operation: str,
     backend: str,
-    rows: dict[str, Row],
-    baseline: Row,
-    ground: Sample,
-    evidence: Evidence | None,
-    rule: IntervalRule,
+    measured: dict[str, CellFacts],
+    p_values: dict[str, float],
+    native: str,
+    *,
+    alpha: float,
     resolution: float,
 ) -> Swap:
     cells = {
-        name: _facts(rows[name], name, operation, baseline, ground, evidence, rule)
-        if name in rows
+        name: replace(measured[name], stands=p_values.get(name, 1.0) <= alpha)
+        if name in measured
         else CellFacts(lacking="it did not run")
         for name in CELLS
     }
     diagnosis, says = diagnose(cells, resolution=resolution)
-    return Swap(operation, backend, baseline.case_id, cells, diagnosis, says)
+    return Swap(operation, backend, native, cells, diagnosis, says, p_values)
 
 
 def _facts(
@@ -128,7 +153,9 @@ def _facts(
     ground: Sample,
     evidence: Evidence | None,
     rule: IntervalRule,
-) -> CellFacts:
+    draws: int,
+) -> tuple[CellFacts, float | None]:
+    """Return the facts of a cell, and the p value of its change before any correction."""
     mine = sample(row, evidence)
     unapplied = _unapplied(row, name, operation)
     coupled = tuple(_coupled(row))
@@ -136,15 +163,15 @@ def _facts(
     if bad is not None:
         lacking = f"{'it' if bad is mine else 'native on both sides'} ended {bad.status}"
         lacking += f": {bad.reason}" if bad.reason else ""
-        return CellFacts(row.case_id, "" if unapplied else lacking, unapplied, coupled)
-    if row.verdict_edge != baseline.verdict_edge or mine.sums.shape != ground.sums.shape:
-        return CellFacts(
-            row.case_id, "it was compared on other sequences than native on both sides", unapplied, coupled
-        )
-    found = token_mean(mine.sums[:, SQUARES] - ground.sums[:, SQUARES], mine.sums[:, TOKENS], rule)
-    lacking = found if isinstance(found, str) else ""
-    change: Interval | None = None if isinstance(found, str) else found
-    return CellFacts(row.case_id, lacking, unapplied, coupled, _moved(row, baseline, name), change)
+        return CellFacts(row.case_id, "" if unapplied else lacking, unapplied, coupled), None
+    if row.verdict_edge != baseline.verdict_edge or not np.array_equal(mine.sums[:, TOKENS], ground.sums[:, TOKENS]):
+        other = "it was compared on other tokens than native on both sides"
+        return CellFacts(row.case_id, other, unapplied, coupled), None
+    found = estimated_mean(mine.sums[:, SQUARES] - ground.sums[:, SQUARES], mine.sums[:, TOKENS], rule, draws=draws)
+    if isinstance(found, str):
+        return CellFacts(row.case_id, found, unapplied, coupled, _moved(row, baseline, name)), None
+    change = Interval(value=found.value, low=found.low, high=found.high)
+    return CellFacts(row.case_id, "", unapplied, coupled, _moved(row, baseline, name), change), found.p
 
 
 def _unapplied(row: Row, name: str, operation: str) -> str:

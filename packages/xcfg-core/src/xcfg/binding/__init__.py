@@ -12,12 +12,13 @@ the field.
 from __future__ import annotations
 
 from xcfg.binding.compare import END_TO_END, OPERATOR, Difference, Stated, compare_contracts
-from xcfg.binding.determinism import DeterminismSpec, read_determinism
+from xcfg.binding.determinism import CLAIMS, DeterminismSpec, read_determinism
 from xcfg.binding.marks import EndToEnd, Field, Global, Spelling, Violation, Where, fields_of
 from xcfg.binding.spellings import DTYPE, NCCL_ALGO, NCCL_PROTO, SWITCH, UNSET
 from xcfg.binding.verdict import Bound, bind, declared_by
 
 __all__ = [
+    "CLAIMS",
     "DTYPE",
     "END_TO_END",
     "NCCL_ALGO",

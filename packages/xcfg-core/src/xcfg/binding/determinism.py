@@ -21,6 +21,8 @@ from xcfg.binding.spellings import NCCL_ALGO, NCCL_PROTO, SWITCH, UNSET
 from xcfg.schema._base import Record
 from xcfg.schema.names import Tier
 
+CLAIMS = ("deterministic_algorithms", "deterministic_mode", "batch_invariant")
+"""Switches by which a side claims that equal requests give equal bits: last words of knobs and of runtime options."""
 KEY = "determinism"
 """Where a score report holds the probe: mechanism["determinism"]."""
 NCCL, CUBLAS, NVTE, TORCH = "nccl", "cublas", "transformer_engine", "torch"

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from xcfg.binding.compare import Difference, Stated, same
-from xcfg.binding.determinism import CUBLAS, KEY, NVTE, TORCH, DeterminismSpec
+from xcfg.binding.determinism import CLAIMS, CUBLAS, KEY, NVTE, TORCH, DeterminismSpec
 from xcfg.binding.marks import fields_of
 from xcfg.binding.verdict import bind
 from xcfg.errors import ConfigError
@@ -23,12 +23,11 @@ from xcfg.schema.names import Tier
 from xcfg.schema.worker import ScoreReport
 
 PATH = f"mechanism.{KEY}"
-CLAIMS = ("deterministic_algorithms", "deterministic_mode", "batch_invariant")
-"""Last words of the knobs and runtime options by which a side claims that equal requests give equal bits."""
 SIDES = ("training", "rollout")
 KEPT: dict[str, tuple[tuple[str, str, tuple[Value, ...]], ...]] = {
     "deterministic_algorithms": (
         ("deterministic_algorithms", TORCH, (True,)),
+        ("deterministic_warn_only", TORCH, (False,)),
         ("CUBLAS_WORKSPACE_CONFIG", CUBLAS, (":4096:8", ":16:8")),
     ),
     "deterministic_mode": (("NVTE_ALLOW_NONDETERMINISTIC_ALGO", NVTE, ("off",)),),

@@ -76,7 +76,8 @@ class Cause(Record):
     """A knob that was found to change the gap.
 
     effect: change of `quantity` between case and baseline, nats or nats^2; negative where the gap shrinks.
-    evidence: ids of the cases. value: what the case sets the knob to. p_value: corrected over the family.
+    evidence: ids of the cases. value: what the case sets the knob to. p_value: corrected over the family. diagnosis:
+    empty where the change opens the gap further than production has it, or closes it in a run of profiles.
     """
 
     knob: str
