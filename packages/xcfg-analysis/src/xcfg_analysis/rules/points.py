@@ -10,6 +10,7 @@ from enum import Enum
 from xcfg.schema.names import Role, Status
 
 from xcfg_analysis.cube.rows import Cube, Row
+from xcfg_analysis.minimize.from_grid import all_aligned
 from xcfg_analysis.rules.classes import ALIGNED, PAIRS, PRODUCTION, SINGLE, pair_slice
 
 MEASURED = (Status.PASS.value, Status.MISMATCH.value)
@@ -70,7 +71,7 @@ def find_points(cube: Cube) -> Points:
     baseline = next((row for row in cases if not row.delta), None)
     slices = cube.experiment.get("slices") or {}
     if ALIGNED not in slices or PRODUCTION not in slices:
-        return Points(baseline, _all_aligned(cube, cases), False, cases)
+        return Points(baseline, all_aligned(cube, cases), False, cases)
     everything = frozenset(slices[PRODUCTION])
     by_delta = {frozenset(row.delta): row for row in cases}
     singles, pairs, absent = {}, {}, []
@@ -98,14 +99,6 @@ def find_points(cube: Cube) -> Points:
         pairs=pairs,
         absent=tuple(absent),
     )
-
-
-def _all_aligned(cube: Cube, cases: tuple[Row, ...]) -> Row | None:
-    """Return the case in which every `align` entry of the experiment is set."""
-    entries = {f"align {item['path']} to {item['to']}" for item in cube.experiment.get("align") or ()}
-    if not entries:
-        return None
-    return next((row for row in cases if row.delta and frozenset(row.delta) == entries), None)
 
 
 def why_no_pairs(points: Points) -> str:
