@@ -99,7 +99,7 @@ def test_other_surroundings_are_enough_for_nothing(cubes):
 
 
 @pytest.mark.parametrize("aligned", [False, True])
-@pytest.mark.parametrize("states", itertools.product(("passes", "fails", "absent"), repeat=3))
+@pytest.mark.parametrize("states", list(itertools.product(("passes", "fails", "absent"), repeat=3)))
 def test_the_ladder_and_minimize_agree_by_the_verdict(cubes, states, aligned):
     """Every grid of two changes, some cells missing; the two ways to a level share no code but the last step."""
     deltas = [{"a": 1}, {"b": 1}, {"a": 1, "b": 1}]

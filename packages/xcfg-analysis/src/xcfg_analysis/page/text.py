@@ -147,7 +147,7 @@ def _smallest(found: Analysis) -> Iterator[str]:
     if ran is not None:
         yield from _enough(ran, found)
     other = ran is not None and ran.objective != VERDICT
-    every = " The verdict asks it of every single token." if other and level.level not in ("", "L0", "L1") else ""
+    every = " By this every single token has to lie under it." if other and level.level not in ("", "L0", "L1") else ""
     yield from wrapped("threshold" if other else "level", f"{level.level or 'none'}: {level.text}{every}")
     if ran is None or not ran.sets or ran.level == level.level:
         yield from wrapped("do", level.action)
