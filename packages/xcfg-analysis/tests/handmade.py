@@ -26,6 +26,7 @@ def edge(d, threshold):
         threshold=threshold,
         active_tokens=len(d),
         mismatches=int((size > threshold).sum()),
+        max_abs=float(size.max()),
         rms=float(np.sqrt(np.square(d).mean())),
     )
 
@@ -102,7 +103,7 @@ class Handmade:
             rollout=self._rollout(),
             folder=Path.cwd() / "runs" / "handmade",
         )
-        self.plugins = SimpleNamespace(commands=tuple, signatures=tuple)
+        self.plugins = SimpleNamespace(commands=tuple, signatures=tuple, knobs=dict)
 
     def _rollout(self):
         count = np.bincount(self.sequence)
@@ -114,7 +115,9 @@ class Handmade:
                 "weight_version": np.zeros(len(self.sequence), dtype=np.int32),
                 "position_ids": np.arange(len(self.sequence)) - np.repeat(starts[:-1], count),
             },
-            manifest=SimpleNamespace(sequences=[SimpleNamespace(request_id=str(at)) for at in range(len(count))]),
+            manifest=SimpleNamespace(
+                generator={}, sampling=None, sequences=[SimpleNamespace(request_id=str(at)) for at in range(len(count))]
+            ),
         )
 
     def columns(self, item, arm):

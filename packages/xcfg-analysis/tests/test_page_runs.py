@@ -6,12 +6,14 @@ import contextlib
 import json
 import shlex
 import shutil
+from pathlib import Path
 
 import click
 import pytest
 import xcfg
 from xcfg.cli._output import Session
 from xcfg.cli.main import cli, main
+from xcfg.identity.rollout import read_rollout
 from xcfg.schema.codec import evolve
 from xcfg_analysis.cube.load import Evidence
 from xcfg_analysis.page.analysis import analyze_run, look_at
@@ -77,11 +79,14 @@ def test_one_cause_with_its_signature_and_its_cure(tempered):
     assert cause.startswith("CAUSE operators.selected_logprob.training (training): CAUSED_BY_TRAINING_SIDE")
     assert "refuted by:" in cause and "evidence:" in cause
     smallest = section(page, "SMALLEST CHANGE")
-    assert smallest.startswith("level L3: One local change is enough") and "change of its gap is shown" in smallest
+    assert smallest.startswith("asked 'explained': honest rounding explains what is left of the gap enough For ")
+    assert "For 'explained', operators.selected_logprob.training=native is enough" in smallest
+    assert "threshold L3: One local change is enough" in smallest and "change of its gap is shown" in smallest
     assert "What may stay different: batch.size, training.attention_backend." in smallest
     assert "decision 1:" in section(page, "RULES THAT HOLD")
     assert after.rules.level.level == after.ladder_level == "L3"
-    assert after.next_command.startswith("xcfg minimize ") and "--objective explained" in after.next_command
+    assert after.next_command.startswith("xcfg freeze --checkpoint builtin:tiny-qwen3-512 --prompts prompts.jsonl ")
+    check_parses(after.next_command)
     assert section(text(before), "LIKELY CAUSE").startswith("none found: no change")
     assert "OUTSIDE the declared knobs" in section(text(before), "LIKELY CAUSE")
 
@@ -113,13 +118,16 @@ def test_two_changes_that_are_needed_together(opposed, planted, capsys):
 
 
 @pytest.mark.usefixtures("planted")
-def test_the_next_command_is_executed_and_does_what_it_says(tempered, monkeypatch, capsys):
-    """Failing means that a tired person pastes the last line of a page and gets an error."""
-    _, after, folder = tempered
-    monkeypatch.chdir(folder.parent.parent)
+def test_the_next_command_is_executed_and_does_what_it_says(tempered, runs, monkeypatch, tmp_path, capsys):
+    """Failing means that a tired person pastes the last line of a page, and gets an error or old tokens."""
+    _, after, _ = tempered
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(runs.EXAMPLE / "tiny-prompts.jsonl", "prompts.jsonl")
     check_parses(after.next_command)
-    assert main(shlex.split(after.next_command)[1:]) == 1
-    assert "operators.selected_logprob.training" in capsys.readouterr().out
+    assert main(shlex.split(after.next_command)[1:]) == 0
+    assert "frozen 12 sequences, 384 active tokens" in capsys.readouterr().out
+    (ids, before) = (read_rollout(place).token_ids for place in (Path("tempered-other"), runs.EXAMPLE / "tiny-rollout"))
+    assert ids.tolist() != before.tolist(), "other sequences"
 
 
 def test_every_next_command_parses(grid, manager, monkeypatch, tmp_path):

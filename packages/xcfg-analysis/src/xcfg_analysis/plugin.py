@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from xcfg.plugin import CommandProvider, Profile, SignatureDescriptor, hookimpl
 
 from xcfg_analysis.catalogue import SIGNATURES
 from xcfg_analysis.rules.presets import PROFILES
+
+if TYPE_CHECKING:
+    from xcfg.schema.summary import RunSummary
 
 COMMANDS = tuple(
     CommandProvider(name=name, summary=summary, factory=f"xcfg_analysis.{place}")
@@ -37,8 +42,8 @@ def xcfg_commands() -> tuple[CommandProvider, ...]:
 
 
 @hookimpl
-def xcfg_after_run(folder: str, experiment: str) -> None:
+def xcfg_after_run(summary: RunSummary, folder: str, experiment: str) -> None:
     """Leave an analysis in the run that has ended."""
     from xcfg_analysis.page.after_run import keep_analysis
 
-    keep_analysis(folder, experiment)
+    keep_analysis(summary, folder, experiment)

@@ -13,9 +13,8 @@ from xcfg.schema.analysis import Analysis
 from xcfg.schema.experiment import MAX_CASES_LIMIT
 
 from xcfg_analysis.cube.load import Evidence
-from xcfg_analysis.minimize.atoms import not_alignable
-from xcfg_analysis.minimize.from_grid import from_grid
 from xcfg_analysis.minimize.objective import parse
+from xcfg_analysis.minimize.of_run import searched
 from xcfg_analysis.minimize.probes import Prober, find_atoms
 from xcfg_analysis.minimize.report import Searched, document
 from xcfg_analysis.minimize.search import search
@@ -63,6 +62,7 @@ def minimize_experiment(
             source=file.name,
             place=prober.folder,
             notes=known.idle,
+            whole=frozenset(range(len(known.atoms))),
         )
     )
     if prober.folder is not None:
@@ -74,24 +74,4 @@ def minimize_run(folder: Path, objective: str, *, plugins: Any = None, runtimes:
     """Return the minimal sets among the cases that `folder` (runs/<experiment>) holds; nothing is scored or stored."""
     manager = plugins or xcfg.load_plugins()
     evidence = Evidence.open(folder, plugins=manager, runtimes=runtimes)
-    chosen = parse(objective, IntervalRule.of(evidence.run.contract.assessment))
-    executed = from_grid(evidence.cube, chosen, evidence)
-    baseline = evidence.cube.baseline
-    varied = {knob.partition("@")[0] for atom in executed.atoms for knob in atom.knobs}
-    axes = () if baseline is None else baseline.axes
-    fixed = not_alignable((path for path in axes if path.partition("@")[0] not in varied), manager.knobs())
-    return document(
-        Searched(
-            objective=chosen,
-            atoms=executed.atoms,
-            found=executed.found,
-            judged=executed.judged,
-            rows={subset: rows[0] for subset, rows in executed.rows.items()},
-            fixed=fixed,
-            budget=len(executed.found.trials),
-            repeats=max((trial.repeats for trial in executed.found.trials), default=0),
-            source=folder.name,
-            place=folder,
-            notes=("The sets are the cases that the run holds; sets that it does not hold were not tried.",),
-        )
-    )
+    return codec.evolve(document(searched(evidence, objective)), next_command=f"xcfg cube {folder}")

@@ -11,6 +11,7 @@ from xcfg.schema.minimization import AlignmentSet, AlignmentTrial, Minimization
 
 from xcfg_analysis.cube.rows import Row
 from xcfg_analysis.minimize.atoms import Atom
+from xcfg_analysis.minimize.level import stop_at
 from xcfg_analysis.minimize.objective import Judged, Objective, Outcome
 from xcfg_analysis.minimize.rank import Ranked, rank
 from xcfg_analysis.minimize.search import MAX_LISTED, NONE, Found, Subset, Trial
@@ -24,7 +25,10 @@ FAILED, OPEN = 1, 3
 
 @dataclass(frozen=True)
 class Searched:
-    """A search that has ended. rows: of each set that is a case. place: the run's folder, for the next command."""
+    """A search that has ended. rows: of each set that is a case. place: the run's folder, for the next command.
+
+    whole: the set that aligns everything that the experiment lets be aligned; None where it lists no such thing.
+    """
 
     objective: Objective
     atoms: Sequence[Atom]
@@ -37,6 +41,7 @@ class Searched:
     source: str
     place: Path | None = None
     notes: tuple[str, ...] = ()
+    whole: Subset | None = None
 
     def labels(self, subset: Subset) -> tuple[str, ...]:
         """Return the labels of a set's atoms."""
@@ -55,21 +60,16 @@ class Searched:
 
 def document(searched: Searched) -> Analysis:
     """Return the analysis that `xcfg minimize` prints."""
-    found = searched.found
-    production = searched.judged[NONE]
-    seconds = {trial.subset: searched.seconds(trial.subset) for trial in found.trials}
-    ranked = rank(found.sets, searched.atoms, seconds, searched.seconds(NONE))
-    sets = tuple(_set(item, searched) for item in ranked)
+    ran = minimization(searched)
     row = searched.rows.get(NONE)
     edge = row.edges.get(row.verdict_edge) if row is not None else None
-    left = sorted({*_paths(searched, sets[0].left_enabled), *searched.fixed}) if sets else []
     return Analysis(
         schema_version=ANALYSIS,
-        conclusion=_conclusion(searched, ranked),
-        ladder_level=_level(searched, ranked),
+        conclusion=ran.says,
+        ladder_level=ran.level,
         assessment=row.assessment.assessment if row is not None and row.assessment is not None else "",
-        minimal_sets=tuple(item.align for item in sets),
-        left_enabled=tuple(left),
+        minimal_sets=tuple(item.align for item in ran.sets),
+        left_enabled=ran.left_enabled,
         not_alignable=tuple(f"{path}: {why}" for path, why in sorted(searched.fixed.items())),
         next_command=f"xcfg cube {searched.place}" if searched.place is not None else "",
         exit_code=_exit_code(searched),
@@ -80,22 +80,36 @@ def document(searched: Searched) -> Analysis:
         sequences=0 if edge is None else len(edge.by_sequence),
         threshold=None if row is None else row.threshold,
         mismatches=0 if edge is None else edge.mismatches,
-        minimization=Minimization(
-            objective=searched.objective.name,
-            strategy=found.strategy,
-            production=production.outcome.value,
-            atoms=tuple(atom.label for atom in searched.atoms),
-            sets=sets,
-            trials=tuple(_trial(trial, searched) for trial in found.trials),
-            complete=found.complete,
-            covered=found.covered,
-            spent=found.spent,
-            budget=searched.budget,
-            repeats=searched.repeats,
-            why_not_broader=_why_not_broader(searched, ranked),
-            claim=CLAIM,
-            notes=searched.notes,
-        ),
+        minimization=ran,
+    )
+
+
+def minimization(searched: Searched) -> Minimization:
+    """Return what a search found: the part of the document that an analysis of a run holds as well."""
+    found = searched.found
+    seconds = {trial.subset: searched.seconds(trial.subset) for trial in found.trials}
+    ranked = rank(found.sets, searched.atoms, seconds, searched.seconds(NONE))
+    sets = tuple(_set(item, searched) for item in ranked)
+    left = sorted({*_paths(searched, sets[0].left_enabled), *searched.fixed}) if sets else []
+    level = _level(searched)
+    return Minimization(
+        objective=searched.objective.name,
+        strategy=found.strategy,
+        production=searched.judged[NONE].outcome.value,
+        atoms=tuple(atom.label for atom in searched.atoms),
+        sets=sets,
+        trials=tuple(_trial(trial, searched) for trial in found.trials),
+        complete=found.complete,
+        covered=found.covered,
+        spent=found.spent,
+        budget=searched.budget,
+        repeats=searched.repeats,
+        why_not_broader=_why_not_broader(ranked, level),
+        claim=CLAIM,
+        notes=searched.notes,
+        level=level,
+        says=_conclusion(searched, ranked),
+        left_enabled=tuple(left),
     )
 
 
@@ -153,11 +167,19 @@ def _reason(judged: Judged, repeats: int, allowed: int) -> str:
     return f"{judged.reason}, {made}; more of them may decide it"
 
 
-def _level(searched: Searched, ranked: Sequence[Ranked]) -> str:
-    """Return the level for the objective; without a set L5 only where every one is known to fail."""
-    if not ranked:
-        return "L5" if searched.found.complete else "L2"
-    return {0: "L1", 1: "L3"}.get(len(ranked[0].found.subset), "L4")
+def _level(searched: Searched) -> str:
+    found = searched.found
+    sizes = [len(item.subset) for item in found.sets]
+    least = [item.subset for item in found.sets if len(item.subset) == min(sizes)]
+    settled = [trial.subset for trial in found.trials if trial.outcome is not Outcome.UNRESOLVED]
+    alone = {knob for subset in settled if len(subset) == 1 for at in subset for knob in searched.atoms[at].knobs}
+    return stop_at(
+        searched.judged[NONE].outcome,
+        min(sizes, default=None),
+        untried=any(not alone.issuperset(atom.knobs) for atom in searched.atoms),
+        only_whole=least == [searched.whole],
+        whole_fails=searched.whole is not None and found.outcome(searched.whole) is Outcome.FAILS,
+    )
 
 
 def _exit_code(searched: Searched) -> int:
@@ -193,11 +215,10 @@ def _unfinished(found: Found) -> str:
     return "; the budget ended the search" if found.spent else ""
 
 
-def _why_not_broader(searched: Searched, ranked: Sequence[Ranked]) -> str:
-    if not ranked and not searched.found.complete:
-        return "Sets of the declared alignments are open, so nothing says yet that a broader one is needed."
+def _why_not_broader(ranked: Sequence[Ranked], level: str) -> str:
     if not ranked:
-        return "No declared alignment is enough, so a broader one is what is left: L5, a diagnostic."
+        left = "so a broader one is what is left: a diagnostic" if level == "L5" else "and others are left to try"
+        return f"No declared alignment is known to be enough, {left}."
     best = ranked[0].found
     if not best.subset:
         return "Both production paths may stay as they are, so the ladder ends at L1."

@@ -23,6 +23,7 @@ from xcfg_analysis.page.conclusion import conclusion
 from xcfg_analysis.page.looks import looks_like
 from xcfg_analysis.page.next_step import Next, home_of, next_step
 from xcfg_analysis.page.production import introduced, production_row, production_status
+from xcfg_analysis.page.smallest import smallest
 from xcfg_analysis.page.unvaried import options_of_one_side, settings_of_one_side, suspects
 from xcfg_analysis.rules.conclude import conclude
 from xcfg_analysis.rules.downstream import Series
@@ -88,7 +89,8 @@ def look_at(evidence: Evidence, series: Series | None = None) -> Looked:
     assessed = judged.assessment
     looks = looks_like(evidence, judged, evidence.plugins)
     swaps = _swaps(evidence, limits.get("mean_sq", 0.0))
-    following = partial(next_step, evidence, baseline, found, said, points, unvaried=unvaried)
+    enough = smallest(evidence, baseline, points)
+    following = partial(next_step, evidence, baseline, found, said, points, unvaried=unvaried, enough=enough)
     step = following(home_of(evidence))
     analysis = Analysis(
         schema_version=ANALYSIS,
@@ -140,6 +142,7 @@ def look_at(evidence: Evidence, series: Series | None = None) -> Looked:
         refuted_by=said.causes[0].refuted_by if said.causes else "",
         swaps=tuple(item.cause for item in swaps),
         rules=rules,
+        minimization=enough,
     )
     return Looked(analysis, following)
 

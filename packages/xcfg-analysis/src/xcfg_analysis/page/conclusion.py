@@ -9,6 +9,7 @@ from xcfg.schema.names import Assessment
 
 from xcfg_analysis.cube.rows import Row
 from xcfg_analysis.page.causes import Said, is_excess
+from xcfg_analysis.rules.points import MEASURED
 
 SHOWN = 3
 EXPLAINED = Assessment.EXPLAINED_BY_PRECISION.value
@@ -35,6 +36,8 @@ def _sentences(
 ) -> Iterator[str]:
     word = judged.assessment.assessment if judged.assessment is not None else Assessment.NO_REFERENCE.value
     yield f"{judged.status}{_over(judged)}, {word}."
+    if judged.status not in MEASURED and judged.threshold is not None and judged.reason:
+        yield f"{judged.reason[0].upper()}{judged.reason[1:]}."
     narrowing = [cause for cause in said.causes if cause.direction == "narrows"]
     widening = [cause for cause in said.causes if cause.direction != "narrows"]
     if word == EXPLAINED:

@@ -21,7 +21,8 @@ OPTIONAL = ("scenario", "align", "fixed", "constraints", "slices", "controls", "
 def write_next(path: Path, evidence: Evidence, changes: Mapping[str, Any]) -> None:
     """Write the experiment with `changes` to a new file. Raises UsageError where there is one, or none can be.
 
-    changes: `interventions` are added where the experiment has none for that path, `controls` are raised.
+    changes: `interventions` are added where the experiment has none for that path, `controls` are raised,
+    `pairwise_paths` are listed beside those that are.
     """
     document = experiment_document(evidence, changes, path.absolute().parent)
     try:
@@ -42,6 +43,9 @@ def experiment_document(evidence: Evidence, changes: Mapping[str, Any], folder: 
     document["limits"] = {"max_cases": sealed["max_cases"]}
     document["identity"] = _identity(evidence, sealed["identity"], folder)
     document["interventions"] = _interventions(sealed["interventions"], changes.get("interventions", ()))
+    if "pairwise_paths" in changes:
+        document["strategy"] = "pairwise"
+        document["pairwise_paths"] = [*map(list, sealed.get("pairwise_paths") or ()), *changes["pairwise_paths"]]
     if "controls" in changes:
         planned = dict(sealed.get("controls") or {})
         document["controls"] = planned | {

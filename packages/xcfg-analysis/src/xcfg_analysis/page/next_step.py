@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from xcfg.schema.analysis import Floor
+from xcfg.schema.analysis import Cause, Floor
+from xcfg.schema.minimization import Minimization
 from xcfg.schema.names import Assessment, Status
 
 from xcfg_analysis.cube.load import Evidence
@@ -26,8 +29,6 @@ SWAPS = (
     {"path": "rollout.dtype", "values": [PRECISE]},
 )
 """Interventions that show which side leaves the reference."""
-REDUCTION = "reduction>=90%"
-"""What is asked for where rounding explains production as it is, and no case passes."""
 NEW_TOKENS = "xcfg freeze --help"
 
 
@@ -49,10 +50,12 @@ def next_step(
     here: Path,
     *,
     unvaried: Mapping[str, Any] | None = None,
+    enough: Minimization | None = None,
 ) -> Next:
     """Return what to do next. baseline: the row with figures; None, and said None, where there is none.
 
-    here: the folder in which the command is to work. unvaried: as of unvaried.settings_of_one_side.
+    here: the folder in which the command is to work. unvaried: as of unvaried.settings_of_one_side. enough: as of
+    smallest.smallest.
     """
     cube, place = evidence.cube, place_of(evidence, here)
     least = evidence.run.contract.assessment.min_sequences
@@ -67,10 +70,8 @@ def next_step(
         return _of_profiles(evidence, points, here)
     narrowing = [cause for cause in said.causes if cause.direction == "narrows"]
     failing = baseline.status == Status.MISMATCH.value
-    if narrowing and (failing or is_excess(baseline)):
-        objective = _objective(evidence, baseline)
-        why = f"find the smallest set that is enough for {objective!r} among the cases that were run"
-        return Next(why, f"xcfg minimize {place} --objective {shlex.quote(objective)}{_pair(evidence)}")
+    if narrowing and enough is not None and (failing or is_excess(baseline)):
+        return _after_cause(evidence, baseline, narrowing, enough, here)
     if unvaried:
         asked = [{"path": key, "values": [value]} for key, value in unvaried.items()]
         tries = ", ".join(f"{key} = {value}" for key, value in unvaried.items())
@@ -91,12 +92,69 @@ def next_step(
     return Next("look at every case", f"xcfg cube {place}{_pair(evidence)}")
 
 
-def _objective(evidence: Evidence, baseline: Row) -> str:
-    """Return an objective that production fails and a case can meet."""
+def _after_cause(
+    evidence: Evidence, baseline: Row, narrowing: Sequence[Cause], enough: Minimization, here: Path
+) -> Next:
+    """Return the step where a cause is named: what the grid leaves open, and where it answers, what would refute it."""
+    name, best = enough.objective, enough.sets[0] if enough.sets else None
+    if best is not None and best.minimal:
+        why = (
+            f"{' + '.join(best.align)} is enough for {name!r} on these tokens: run the experiment on other frozen "
+            "sequences, which refute it where it is not enough (prompts.jsonl: prompts of yours)"
+        )
+        return Next(why, _freeze(evidence))
+    known = "no set that was run is enough" if best is None else f"less than {' + '.join(best.align)} may be enough"
+    if evidence.cube.experiment.get("align") and not enough.complete:
+        file = shlex.quote(f"{evidence.cube.experiment_id}-next.json")
+        write = f"xcfg analyze {place_of(evidence, here)} --next {file}{_pair(evidence)}"
+        search = f"xcfg minimize {file} --objective {shlex.quote(name)}{_options(evidence, here)}"
+        return Next(f"{known} for {name!r}: search beyond the cases that were run", f"{write}; {search}", {})
+    pairs = _untried_pairs(evidence, narrowing, enough)
+    if pairs:
+        why = f"{known} for {name!r}: run {', '.join(' + '.join(pair) for pair in pairs)} together"
+        return _run(evidence, here, why, {"pairwise_paths": pairs})
+    if best is not None:
+        why = f"{known} for {name!r}, and that is open: freeze more sequences, which narrow every interval"
+        return Next(f"{why} (prompts.jsonl: prompts of yours)", _freeze(evidence))
     if is_excess(baseline):
-        return "explained"
-    passing = any(row.status == Status.PASS.value for row in evidence.cube.cases)
-    return "verdict" if passing else REDUCTION
+        return _without_cause(evidence, baseline, here)
+    return Next(f"{known} for {name!r}: vary what the experiment leaves alone", "xcfg knobs list")
+
+
+def _untried_pairs(evidence: Evidence, narrowing: Sequence[Cause], enough: Minimization) -> list[list[str]]:
+    """Return the pairs of settings that are to be listed, since no case changes just these two.
+
+    The open pairs of the first set that is enough; without one the pairs of what narrows the gap.
+    """
+    if evidence.cube.experiment.get("strategy") not in ("one_at_a_time", "pairwise"):
+        return []
+    ran = {frozenset(row.delta) for row in evidence.cube.rows}
+    if enough.sets:
+        wanted = [[label.partition("=")[0] for label in labels] for labels in enough.sets[0].open if len(labels) == 2]
+    else:
+        alone = dict.fromkeys(cause.knob for cause in narrowing if " + " not in cause.knob)
+        wanted = [list(pair) for pair in itertools.combinations(alone, 2)]
+    listed = {item["path"] for item in evidence.cube.experiment["interventions"] if not item.get("side")}
+    return [pair for pair in wanted if frozenset(pair) not in ran and listed.issuperset(pair)]
+
+
+def _freeze(evidence: Evidence) -> str:
+    """Return the command that freezes other sequences, sampled as those of the run; NEW_TOKENS if nobody knows how."""
+    manifest = evidence.run.rollout.manifest
+    runtime, sampling = str(manifest.generator.get("runtime", "")), manifest.sampling
+    if not runtime:
+        return NEW_TOKENS
+    words = ["--checkpoint", manifest.checkpoint.uri, "--prompts", "prompts.jsonl"]
+    words += ["--output", f"{evidence.cube.experiment_id}-other", "--runtime", runtime]
+    for path, value in manifest.generator.get("settings", {}).items():
+        words += ["--set", f"{path}={value if isinstance(value, str) else json.dumps(value)}"]
+    words += ["--max-new-tokens", str(sampling.max_new_tokens), "--seed", str(sampling.seed + 1)]
+    for name, usual in (("temperature", 1.0), ("top_k", 0), ("top_p", 1.0), ("logprobs_mode", "raw_logprobs")):
+        if getattr(sampling, name) != usual:
+            words += [f"--{name.replace('_', '-')}", str(getattr(sampling, name))]
+    for item in sampling.extra.get("stop_ids", ()):
+        words += ["--stop-id", str(item)]
+    return f"xcfg freeze {shlex.join(words)}"
 
 
 def _of_profiles(evidence: Evidence, points: Points, here: Path) -> Next:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from xcfg.schema.analysis import Cause, Effect, Floor, Interaction
+from xcfg.schema.result import Interval
 
 from xcfg_analysis.cube.table import aligned
 from xcfg_analysis.page.causes import NAMES
@@ -37,12 +38,20 @@ def case_table(effects: Sequence[Effect], ground: str) -> str:
 
 
 def interaction_lines(found: Sequence[Interaction]) -> str:
-    """Return a line per interaction that stands."""
-    return "\n".join(
-        f"INTERACTION {' + '.join(item.knobs)}: {item.change.value:+.3g} nats^2 beyond their sum "
-        f"({item.change.low:.2g} to {item.change.high:.2g}), corrected p {number(item.p_adjusted)}"
-        for item in found
-        if item.outcome == "INTERACTION" and item.change is not None
+    """Return what is said of every interaction that stands, with the pairs that its case cannot tell apart."""
+    lines: list[str] = []
+    for item in found:
+        if item.outcome == "INTERACTION" and item.change is not None:
+            lines += wrapped("", _interaction(item, item.change), indent=0)
+    return "\n".join(lines)
+
+
+def _interaction(item: Interaction, change: Interval) -> str:
+    pairs = "; ".join(" + ".join(pair) for pair in item.among)
+    blind = f". One case cannot tell which of these pairs does it, or whether all do: {pairs}" if pairs else ""
+    return (
+        f"INTERACTION {' + '.join(item.knobs)}: {change.value:+.3g} nats^2 beyond their sum "
+        f"({change.low:.2g} to {change.high:.2g}), corrected p {number(item.p_adjusted)}{blind}"
     )
 
 

@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from xcfg.schema.analysis import Analysis, Cause, SignatureFinding
+from xcfg.schema.minimization import Minimization
 from xcfg.schema.names import Assessment, Status
 from xcfg.schema.result import AssessmentResult
 
+from xcfg_analysis.minimize.objective import Outcome
+from xcfg_analysis.page.smallest import EXPLAINED, REDUCTION, VERDICT
 from xcfg_analysis.page.tables import case_table, floor_table, interaction_lines, swap_lines
+from xcfg_analysis.rules.ladder import ACTIONS
 from xcfg_analysis.rules.sentences import sentences
 from xcfg_analysis.show import number, wrapped
 
@@ -20,6 +24,12 @@ LISTS = (
     ("not_measured", "did not run as asked, or in other surroundings"),
 )
 PRODUCTION = "production"
+OPEN = Outcome.UNRESOLVED.value
+MEANINGS = {
+    EXPLAINED: "honest rounding explains what is left of the gap",
+    VERDICT: "no token is over the threshold",
+    REDUCTION: "nine tenths of mean d^2 go away",
+}
 
 
 def text(found: Analysis) -> str:
@@ -131,11 +141,49 @@ def _lists(found: Analysis) -> Iterator[str]:
 
 
 def _smallest(found: Analysis) -> Iterator[str]:
+    """Yield what is enough by the objective that the case calls for, then what the threshold alone says, then to do."""
     if found.rules is None:
         return
-    level = found.rules.level
-    yield from wrapped("level", f"{level.level or 'none'}: {level.text}")
-    yield from wrapped("do", level.action)
+    level, ran = found.rules.level, found.minimization
+    if ran is not None:
+        yield from _enough(ran, found)
+    other = ran is not None and ran.objective != VERDICT
+    every = " By this every single token has to lie under it." if other and level.level not in ("", "L0", "L1") else ""
+    yield from wrapped("threshold" if other else "level", f"{level.level or 'none'}: {level.text}{every}")
+    if ran is None or not ran.sets or ran.level == level.level:
+        yield from wrapped("do", level.action)
+    else:
+        yield from wrapped("do", f"{ACTIONS[ran.level]} ({ran.level or 'no level'} for {ran.objective!r})")
+    if ran is not None and ran.sets:
+        yield from wrapped("claim", ran.claim)
+
+
+def _enough(ran: Minimization, found: Analysis) -> Iterator[str]:
+    yield from wrapped("asked", f"{ran.objective!r}: {MEANINGS[ran.objective]}")
+    yield from wrapped("enough", f"{ran.says}{_doubt(ran, found)}")
+    for item in ran.sets[1:]:
+        yield from wrapped("or", " + ".join(item.align))
+    if ran.sets:
+        yield from wrapped("may differ", ", ".join(ran.left_enabled) or "nothing else that is declared")
+    if not ran.complete:
+        yield from wrapped("open", f"other sets may be enough as well: {_open(ran)}")
+
+
+def _doubt(ran: Minimization, found: Analysis) -> str:
+    """Return what weakens the claim for the first set: what changed with it, or that its gap is not shown to."""
+    case = next((item for item in ran.trials if ran.sets and item.align == ran.sets[0].align), None)
+    effect = next((item for item in found.effects if case is not None and item.case_id == case.case_id), None)
+    told = f" With it changed {', '.join(case.coupled)}." if case is not None and case.coupled else ""
+    if effect is not None and effect.direction != "narrows":
+        told += " No change of its gap is shown, so it may be enough by luck."
+    return told
+
+
+def _open(ran: Minimization) -> str:
+    unresolved = [f"{' + '.join(item.align)} ({item.reason})" for item in ran.trials if item.outcome == OPEN]
+    missing = 2 ** len(ran.atoms) - len(ran.trials)
+    told = [f"{missing} of {2 ** len(ran.atoms)} were not run"] if missing else []
+    return "; ".join([*told, *(f"UNRESOLVED is {item}" for item in unresolved)])
 
 
 def _bullets(items: Sequence[str]) -> Iterator[str]:

@@ -1,7 +1,5 @@
 """The alignment ladder: the first level that satisfies the contract is where to stop.
 
-`minimize.report` names a level too, for the objective of a search in the place of the contract.
-
 By thresholds alone, for that is the contract: a case may pass by the luck of one token. Whether its gap differs from
 production's is a question for the effects; where they are given the text answers it, and the level stays.
 """
@@ -15,9 +13,16 @@ from xcfg.schema.names import Status
 from xcfg.schema.rules import Level
 
 from xcfg_analysis.cube.rows import Row
+from xcfg_analysis.minimize import objective
+from xcfg_analysis.minimize.level import stop_at
 from xcfg_analysis.rules.points import Outcome, Points
 
 NO_IDENTITY = (Status.INVALID_IDENTITY.value, Status.ZERO_ACTIVE_TOKENS.value, Status.EMPTY_JOIN.value)
+OF_THRESHOLD = {
+    Outcome.PASSES: objective.Outcome.MEETS,
+    Outcome.FAILS: objective.Outcome.FAILS,
+    Outcome.UNMEASURED: objective.Outcome.UNRESOLVED,
+}
 TESTED = "Whether its gap differs from production's, beyond one token at the threshold, was not tested here."
 SHOWN = "The change of its gap is shown as well."
 NOT_SHOWN = "No change of its gap is shown, so it may pass by the luck of one token at the threshold."
@@ -44,9 +49,11 @@ def ladder(points: Points, narrowed: Mapping[str, bool] | None = None) -> Level:
         reason = production.reason or production.status
         return _level("L0", f"The sides did not score the same logical problem: {reason}.", production)
     if production is None or outcome is Outcome.UNMEASURED:
-        return _level("", f"The production point {Outcome.UNMEASURED.value}, so no level can be named.", production)
+        return _level(
+            _stop(points), f"The production point {Outcome.UNMEASURED.value}, so no level can be named.", production
+        )
     if outcome is Outcome.PASSES:
-        return _level("L1", "Production satisfies the contract; no alignment is needed.", production)
+        return _level(_stop(points), "Production satisfies the contract; no alignment is needed.", production)
     tried = [row for row in points.cases if points.changed(row) and points.outcome(row) is not Outcome.UNMEASURED]
     passing = [row for row in tried if points.outcome(row) is Outcome.PASSES and not _unclear(row)]
     if not passing:
@@ -58,19 +65,22 @@ def ladder(points: Points, narrowed: Mapping[str, bool] | None = None) -> Level:
     sets = tuple(dict.fromkeys(tuple(sorted(points.changed(row))) for row in smallest))
     rest = f" What may stay different: {', '.join(left)}." if left else ""
     tested = TESTED if narrowed is None else SHOWN if narrowed.get(smallest[0].case_id) else NOT_SHOWN
-    if size == 1:
-        text = f"One local change is enough by the threshold: {named}.{rest} {tested}"
-        return evolve(_level("L3", text, *smallest), sets=sets, left=left)
     untried = _untried(points, tried)
-    if untried:
-        word = "aligned" if points.profiles else "changed"
-        text = f"The smallest set that was run and passes is {named}, but these were not {word} alone: {untried}."
-        return evolve(_level("L2", text, production, *smallest), sets=sets, left=left)
-    if points.aligned is not None and all(row is points.aligned for row in smallest):
-        text = f"Of the cases that were run only the fully aligned one passes: {named}."
-        return evolve(_level("L5", text, *smallest), sets=sets, left=left)
-    text = f"No single change is enough, and together these are: {named}.{rest} {tested}"
-    return evolve(_level("L4", text, *smallest), sets=sets, left=left)
+    level = _stop(points, size, untried=bool(untried), only_whole=all(row is points.aligned for row in smallest))
+    word, rows = "aligned" if points.profiles else "changed", tuple(smallest)
+    text = {
+        "L2": f"The smallest set that was run and passes is {named}, but these were not {word} alone: {untried}.",
+        "L3": f"One local change is enough by the threshold: {named}.{rest} {tested}",
+        "L4": f"No single change is enough, and together these are: {named}.{rest} {tested}",
+        "L5": f"Of the cases that were run only the fully aligned one passes: {named}.",
+    }[level]
+    return evolve(_level(level, text, *((production,) if level == "L2" else ()), *rows), sets=sets, left=left)
+
+
+def _stop(points: Points, size: int | None = None, *, untried: bool = False, only_whole: bool = False) -> str:
+    whole_fails = points.outcome(points.aligned) is Outcome.FAILS
+    production = OF_THRESHOLD[points.outcome(points.production)]
+    return stop_at(production, size, untried=untried, only_whole=only_whole, whole_fails=whole_fails)
 
 
 def _doubt(narrowed: Mapping[str, bool] | None) -> Callable[[Row], bool]:
@@ -85,12 +95,12 @@ def _untried(points: Points, tried: list[Row]) -> str:
 
 
 def _nothing_passes(points: Points, production: Row, tried: list[Row]) -> Level:
-    aligned = points.outcome(points.aligned)
-    if aligned is Outcome.FAILS and points.aligned is not None:
+    level = _stop(points)
+    if level == "L5":
         text = (
             "Even the fully aligned reference fails: this is no mismatch of configurations yet. Debug the scoring path."
         )
-        return _level("L5", text, points.aligned)
+        return _level(level, text, points.aligned)
     unclear = [row for row in tried if points.outcome(row) is Outcome.PASSES]
     if unclear:
         text = (
@@ -103,7 +113,7 @@ def _nothing_passes(points: Points, production: Row, tried: list[Row]) -> Level:
         )
     else:
         text = "Production fails, and no change of it was measured."
-    return _level("L2", text, production)
+    return _level(level, text, production)
 
 
 def _unclear(row: Row) -> bool:

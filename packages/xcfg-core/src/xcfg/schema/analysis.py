@@ -195,8 +195,10 @@ class Analysis(Record):
     resolution: quantity -> the largest floor, empty without a control. evidence: experiment digest, baseline case and
     attempt. families: how many tests each correction was made over. rules: the alignment ladder, whose level is
     `ladder_level`, the interpretation and decision rules, and how severe the downstream series say it is.
-    minimal_sets, left_enabled: of the cases that were run, by the threshold, where production fails.
-    next_step: in words, what to do and why; next_command: a command of this machine that can be pasted, or empty.
+    minimal_sets, left_enabled: of the cases that were run, by the threshold, where production fails. minimization: the
+    sets among them by an objective that production fails; None where it needs none, and for a run of profiles.
+    next_step: in words, what to do and why; next_command: a command of this machine that can be pasted, or empty; where
+    it freezes new tokens, prompts.jsonl stands for prompts of the reader's.
     signatures, fitted_tokens, insufficient_data: of the verdict's edge of the production point.
     """
 

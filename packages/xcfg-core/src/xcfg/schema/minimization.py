@@ -53,7 +53,8 @@ class Minimization(Record):
 
     strategy: exhaustive | ddmin | grid. budget: different sets that could be tried. complete: there is no other minimal
     set. covered: ddmin found all of them if more alignment never undoes what less did. spent: the budget ended it.
-    claim: what the result is evidence for, and what it is not.
+    claim: what the result is evidence for, and what it is not. level: of the ladder, for this objective; empty where
+    production is UNRESOLVED. says: the conclusion. left_enabled: settings that may stay different with the first set.
     """
 
     objective: str
@@ -70,3 +71,6 @@ class Minimization(Record):
     why_not_broader: str
     claim: str
     notes: tuple[str, ...] = ()
+    level: str = ""
+    says: str = ""
+    left_enabled: tuple[str, ...] = ()
