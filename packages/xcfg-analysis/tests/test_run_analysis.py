@@ -112,7 +112,9 @@ def test_the_planted_cause_is_named_and_nothing_else(tempered):
     assert set(cause.evidence) <= {item.case_id for item in after.effects} | {after.evidence["baseline"]}
     assert after.ladder_level == "L3"
     assert after.outside == ()
-    assert "operators.selected_logprob.training" in after.conclusion
+    blamed, _, cured = after.conclusion.partition("Likely cause: ")[2].partition("; narrower with ")
+    assert blamed.startswith("operators.selected_logprob.training=") and "0.7" in blamed, "production's value"
+    assert cured.startswith("operators.selected_logprob.training=") and "0.7" not in cured, "the value of the case"
     assert after.next_command == "xcfg minimize runs/tempered --objective explained", "a command that runs as it stands"
 
 
