@@ -163,6 +163,7 @@ def test_the_experiment_to_run_next_is_the_same_with_more(grid, tmp_path, monkey
         if seal["delta"] == {"batch.size": 2}:
             shutil.rmtree(folder)
     assert main(["analyze", "runs/grid", "--next", "next.json"]) in (0, 1, 3)
+    assert "wrote next.json; xcfg run next.json goes on with it" in capsys.readouterr().out
     assert "1 planned cases have no valid attempt" in capsys.readouterr().out
     planned = [json.loads(line)["case_id"] for line in (copy / "plan.jsonl").read_text().splitlines()]
     assert [case.case_id for case in xcfg.plan("next.json").cases] == planned
@@ -184,3 +185,10 @@ def test_raw_logits_of_both_sides_are_no_pass(runs, planted, tmp_path, monkeypat
     page = capsys.readouterr().out
     assert "raw logits?" in page and "VERDICT    INVALID_ARTIFACT" in page
     check_parses(page.splitlines()[-1].strip())
+
+
+def test_the_folder_of_all_runs_is_answered_with_their_names(grid, capsys):
+    """Failing means that the commonest slip is told of dumps, and no run is named."""
+    assert main(["analyze", str(grid.parent)]) == 2
+    told = capsys.readouterr().err
+    assert "is no folder of a run" in told and grid.name in told

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,7 @@ def analyze(
     knob opens the gap, with its interval, which knobs do not, and what to do next; the analysis is kept in the run.
     """
     session: Any = context.obj
-    if len(files) == 1 and xcfg.is_run(files[0]):
+    if len(files) == 1 and (xcfg.is_run(files[0]) or _holds_runs(files[0])):
         given = {"--format": reader, "--train-format": train_reader, "--redact": redact or None}
         if wrong := [name for name, value in given.items() if value is not None]:
             raise UsageError(f"{', '.join(wrong)} belongs to dumps, {str(files[0])!r} is a run", hint="Leave it out.")
@@ -58,7 +59,12 @@ def analyze(
         )
         if not_kept:
             click.echo(f"the analysis was not kept: {not_kept}", err=True)
-        emit(context, found, lambda: page(found))
+        wrote = (
+            ""
+            if following is None
+            else f"\n\nwrote {following}; xcfg run {shlex.quote(str(following))} goes on with it"
+        )
+        emit(context, found, lambda: page(found) + wrote)
     else:
         from xcfg_analysis.analyze import analyze_dump
         from xcfg_analysis.show import text
@@ -71,3 +77,11 @@ def analyze(
         found = analyze_dump(files, plugins=session.manager, reader=reader, train_reader=train_reader, redacted=redact)
         emit(context, found, lambda: text(found))
     context.exit(found.exit_code)
+
+
+def _holds_runs(path: Path) -> bool:
+    """Whether `path` is the folder of all runs and no run, which is named in place of one of them."""
+    try:
+        return any(xcfg.is_run(item) for item in path.iterdir())
+    except OSError:
+        return False

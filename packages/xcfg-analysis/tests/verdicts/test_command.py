@@ -74,7 +74,8 @@ def test_a_run_that_passes_opens_the_gate_and_writes_everything(run, tmp_path, c
 
 def test_the_baseline_of_a_run_holds_it_and_not_one_that_was_edited(run, tmp_path, capsys):
     path = tmp_path / "b.json"
-    assert gate(capsys, run, "--write-baseline", path)[0] == 0
+    code, out, _ = gate(capsys, run, "--write-baseline", path)
+    assert code == 0 and f"wrote the baseline {path}" in out
     assert main(["schema", "gate_baseline"]) == 0
     jsonschema.validate(json.loads(path.read_text()), json.loads(capsys.readouterr().out))
     assert gate(capsys, run, "--baseline", path)[0] == 0

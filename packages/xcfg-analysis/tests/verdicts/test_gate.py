@@ -253,6 +253,10 @@ def test_a_baseline_file_survives_and_strangers_are_refused(ran, tmp_path):
         path.write_text(json.dumps(content))
         with pytest.raises(ConfigError):
             read_baseline(path)
+    for other, told in (({"schema_version": "xcfg.run_summary.v1", "cases": []}, "xcfg.run_summary.v1"), ([], "None")):
+        path.write_text(json.dumps(other))
+        with pytest.raises(ConfigError, match=f"is no baseline of a gate, but .?{told}"):
+            read_baseline(path)
     path.write_text('{"cases": {"a": NaN}}')
     with pytest.raises(ConfigError):
         read_baseline(path)

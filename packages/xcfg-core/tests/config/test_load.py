@@ -282,3 +282,10 @@ def test_a_wrong_type_says_what_to_write(field, value, hint, v2, parse):
     with pytest.raises(ConfigError) as error:
         parse(v2 | {field: value})
     assert hint in error.value.hint
+
+
+def test_a_side_in_the_name_of_an_operator_is_shown_where_it_belongs(v2, parse):
+    """Failing means that whoever writes the key as `interventions` spell it is told to look for another operator."""
+    with pytest.raises(ConfigError, match="holds a side") as refused:
+        parse(v2 | {"operators": {"selected_logprob.training": {"backend": "x"}}})
+    assert refused.value.hint == 'Write "selected_logprob": {"training": "<backend id>"}.'

@@ -83,14 +83,14 @@ def write_baseline(path: Path, baseline: GateBaseline) -> None:
 def read_baseline(path: Path) -> GateBaseline:
     """Return the baseline in `path`. Raises ConfigError when it is not one, is empty, or has a corridor upside down."""
     document = read_strict(path)
-    baseline = convert(document, GateBaseline, source=str(path))
-    if baseline.schema_version != BASELINE:
+    version = document.get("schema_version") if isinstance(document, dict) else None
+    if version != BASELINE:
         raise ConfigError(
-            f"unknown schema_version {baseline.schema_version!r}",
+            f"is no baseline of a gate, but {version!r}",
             source=str(path),
-            path="$.schema_version",
             hint=f"`xcfg gate RUN --write-baseline FILE` writes {BASELINE!r}.",
         )
+    baseline = convert(document, GateBaseline, source=str(path))
     if not baseline.cases:
         raise ConfigError("the baseline holds no case, so it holds nothing", source=str(path), path="$.cases")
     for label, case in baseline.cases.items():

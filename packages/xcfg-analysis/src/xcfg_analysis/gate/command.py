@@ -54,5 +54,6 @@ def gate(context: click.Context, /, run: Path, **given: Any) -> None:
     session: Any = context.obj
     outputs = Outputs(**{name: given.pop(name) for name in ("junit", "summary", "metrics", "trackers", "step")})
     report = gate_run(run, outputs, plugins=session.manager, **given)
-    emit(context, report, lambda: text(report))
+    wrote = "" if given["new_baseline"] is None or not report.cases else f"\nwrote the baseline {given['new_baseline']}"
+    emit(context, report, lambda: text(report) + wrote)
     context.exit(report.exit_code)

@@ -26,7 +26,9 @@ KINDS = {
     "non_finite": Kind(3, "A log probability or a figure is NaN, infinite or absent; look at the side scores."),
     "no_common_key": Kind(3, "The two sides share no token: check sample ids and positions."),
     "no_common_case": Kind(3, "The baseline is of another experiment; name its own, or write one."),
-    "missing_case": Kind(3, "Run the experiment again: it goes on with what is missing. `xcfg verify` says why it is."),
+    "missing_case": Kind(
+        3, "Run it again: it goes on where it stopped. If it no longer plans the case, write a new baseline."
+    ),
     "case_changed": Kind(3, "Settings behind the same label changed; write a baseline of the new experiment."),
     "contract_changed": Kind(3, "Another numerical contract judged; write a baseline under the new one."),
     "rollout_changed": Kind(3, "Other tokens were scored; write a baseline of the new rollout."),

@@ -231,6 +231,6 @@ def _why_not_broader(ranked: Sequence[Ranked], level: str) -> str:
         open_ = f"{len(best.open)} or more" if len(best.open) == MAX_LISTED else str(len(best.open))
         first = f"Of its {below} smaller sets {open_} are unresolved or were not tried, the others are not enough"
     return (
-        f"{first}; it is enough while everything under left_enabled stays different, so a broader level would change "
+        f"{first}; it is enough while everything that may differ stays different, so a broader level would change "
         "more and gain nothing for this objective."
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 
 from xcfg.schema.analysis import Cause, SignatureFinding
@@ -43,8 +44,11 @@ def _sentences(
     if word == EXPLAINED:
         yield "Honest rounding explains the gap."
     if narrowing:
-        lead = "What narrows it" if word == EXPLAINED else "Likely cause, for it narrows the gap"
-        yield f"{lead}: {_named(narrowing)}."
+        if word == EXPLAINED or profiles:
+            yield f"What narrows it: {_named(narrowing)}."
+        else:
+            names = list(dict.fromkeys(_in_production(cause.knob, judged) for cause in narrowing))
+            yield f"Likely cause: {_few(names)}; narrower with {_named(narrowing)}."
     elif outside and is_excess(judged) and not profiles:
         yield "The cause lies outside the declared knobs that were varied."
     if widening:
@@ -64,6 +68,20 @@ def _over(row: Row) -> str:
 
 def _named(causes: Sequence[Cause]) -> str:
     """Return the changes by the labels of their cases, which stand before the colon of what is said of each."""
-    names = [cause.says.partition(": ")[0] or cause.knob for cause in causes]
+    return _few([cause.says.partition(": ")[0] or cause.knob for cause in causes])
+
+
+def _in_production(knob: str, judged: Row) -> str:
+    """Return a knob, or several joined by ` + `, with production's value: the one that is to blame."""
+    return " + ".join(_with_value(name, judged) for name in knob.split(" + "))
+
+
+def _with_value(name: str, judged: Row) -> str:
+    cell = judged.axes.get(name)
+    value = None if cell is None else cell.actual if cell.requested is None else cell.requested
+    return name if value is None else f"{name}={value if isinstance(value, str) else json.dumps(value)}"
+
+
+def _few(names: Sequence[str]) -> str:
     more = f", and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
     return ", ".join(names[:SHOWN]) + more

@@ -93,6 +93,14 @@ def split_operator_path(dotted: str, *, source: str, path: str) -> tuple[str, st
 
 def check_operation(operation: str, *, source: str, path: str) -> None:
     """Refuse a name that no operation can have."""
+    name, _, side = operation.rpartition(".")
+    if side in SIDES and _NAME.fullmatch(name):
+        raise ConfigError(
+            f"{operation!r} holds a side, which stands one level below its operator",
+            source=source,
+            path=path,
+            hint=f'Write "{name}": {{"{side}": "<backend id>"}}.',
+        )
     if not _NAME.fullmatch(operation):
         raise ConfigError(
             f"{operation!r} is no operator name",
