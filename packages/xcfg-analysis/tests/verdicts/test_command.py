@@ -157,7 +157,11 @@ def test_altered_evidence_closes_the_gate(place, tmp_path, capsys):
 
 def test_what_is_no_run_is_a_usage_error(place, tmp_path, capsys):
     assert gate(capsys, place / "runs")[0] == 2
-    assert gate(capsys, tmp_path / "nothing")[0] == 2
+    junit, summary = tmp_path / "j.xml", tmp_path / "s.md"
+    junit.write_text("<testsuites tests='1' errors='0'/>")  # of last time, and green
+    assert gate(capsys, tmp_path / "nothing", "--junit", junit, "--summary", summary)[0] == 2
+    root = ET.parse(junit).getroot()
+    assert root.get("errors") == "1" and "there is no run to judge (exit 2" in summary.read_text()
     assert gate(capsys, place / "runs" / "att-profiles", "--baseline", tmp_path / "none.json")[0] == 2
     assert gate(capsys, place / "runs" / "att-profiles", "--corridor-percent", "5")[0] == 2
     path = tmp_path / "b.json"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +76,8 @@ def gate_run(
     cube = None
     try:
         cube = load_cube(folder, plugins=plugins, runtimes=runtimes, cases=planned_by(told))
-    except UsageError:
+    except UsageError as error:  # what a build server keeps from last time would be as green as it was
+        _write(_unreadable(folder, error, ()), replace(outputs, trackers=()))
         raise
     except XcfgError as error:
         before = () if told is None else after(None, told)
@@ -102,7 +103,7 @@ def _unreadable(folder: Path, error: XcfgError, before: tuple[Finding, ...]) -> 
     return GateReport(
         schema_version=GATE,
         experiment_id=folder.absolute().name,
-        exit_code=worst({item.exit_code for item in found}),
+        exit_code=error.exit_code if isinstance(error, UsageError) else worst({item.exit_code for item in found}),
         baseline="",
         contract={},
         cases=(),
