@@ -66,7 +66,7 @@ def document(searched: Searched) -> Analysis:
     return Analysis(
         schema_version=ANALYSIS,
         conclusion=_conclusion(searched, ranked),
-        ladder_level=_level(ranked),
+        ladder_level=_level(searched, ranked),
         assessment=row.assessment.assessment if row is not None and row.assessment is not None else "",
         minimal_sets=tuple(item.align for item in sets),
         left_enabled=tuple(left),
@@ -153,9 +153,9 @@ def _reason(judged: Judged, repeats: int, allowed: int) -> str:
     return f"{judged.reason}, {made}; more of them may decide it"
 
 
-def _level(ranked: Sequence[Ranked]) -> str:
+def _level(searched: Searched, ranked: Sequence[Ranked]) -> str:
     if not ranked:
-        return "L5"
+        return "" if searched.judged[NONE].outcome is Outcome.UNRESOLVED else "L5"
     return {0: "L1", 1: "L3"}.get(len(ranked[0].found.subset), "L4")
 
 
@@ -193,6 +193,8 @@ def _unfinished(found: Found) -> str:
 
 
 def _why_not_broader(searched: Searched, ranked: Sequence[Ranked]) -> str:
+    if not ranked and searched.judged[NONE].outcome is Outcome.UNRESOLVED:
+        return "The production point is unresolved, so no level can be named."
     if not ranked:
         return "No declared alignment is known to be enough, so a broader one is what is left: L5, a diagnostic."
     best = ranked[0].found

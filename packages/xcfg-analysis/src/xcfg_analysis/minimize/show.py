@@ -25,7 +25,7 @@ def text(found: Analysis) -> str:
         *wrapped("", found.conclusion, indent=0),
         "",
         *_sets(ran),
-        *wrapped("level", f"{found.ladder_level}. {ran.why_not_broader}"),
+        *wrapped("level", f"{found.ladder_level or 'none'}. {ran.why_not_broader}"),
         *wrapped("may differ", ", ".join(found.left_enabled) or "nothing else that is declared"),
     ]
     for line in found.not_alignable:
