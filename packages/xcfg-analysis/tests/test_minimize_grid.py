@@ -142,6 +142,14 @@ def test_an_open_production_point_is_said(cubes):
     assert found.exit_code == 3 and "UNRESOLVED" in found.conclusion
 
 
+def test_no_level_is_named_where_nothing_was_measured(cubes):
+    """Failing means that a run in which no engine started is told to go up to L5."""
+    rows = [cubes.row(None, status="UNSUPPORTED"), cubes.row(None, {"a": 1}, status="UNSUPPORTED")]
+    found = document_of(from_grid(cubes.cube(*rows), parse("verdict")), "verdict")
+    assert found.exit_code == 3 and found.ladder_level == ""
+    assert "no level can be named" in found.minimization.why_not_broader
+
+
 @pytest.mark.parametrize(
     ("first", "second"),
     [

@@ -11,8 +11,11 @@ from pathlib import Path
 
 import jsonschema
 import pytest
+from xcfg.artifacts.layout import copy_of
 from xcfg.artifacts.store import Store
+from xcfg.artifacts.stored import CaseFacts
 from xcfg.cli.main import main
+from xcfg.schema.names import Status
 
 TINY = Path(__file__).resolve().parents[4] / "examples" / "quickstart"
 BASELINE = {
@@ -155,7 +158,11 @@ def test_altered_evidence_closes_the_gate(place, tmp_path, capsys):
 
 def test_what_is_no_run_is_a_usage_error(place, tmp_path, capsys):
     assert gate(capsys, place / "runs")[0] == 2
-    assert gate(capsys, tmp_path / "nothing")[0] == 2
+    junit, summary = tmp_path / "j.xml", tmp_path / "s.md"
+    junit.write_text("<testsuites tests='1' errors='0'/>")  # of last time, and green
+    assert gate(capsys, tmp_path / "nothing", "--junit", junit, "--summary", summary)[0] == 2
+    root = ET.parse(junit).getroot()
+    assert root.get("errors") == "1" and "there is no run to judge (exit 2" in summary.read_text()
     assert gate(capsys, place / "runs" / "att-profiles", "--baseline", tmp_path / "none.json")[0] == 2
     assert gate(capsys, place / "runs" / "att-profiles", "--corridor-percent", "5")[0] == 2
     path = tmp_path / "b.json"
@@ -215,3 +222,69 @@ def test_the_page_of_a_run_of_profiles_speaks_of_production(run, capsys):
     assert document["conclusion"].startswith("The verdict is production's (A5); each case is held against A0")
     assert document["evidence"]["production"] != document["evidence"]["baseline"]
     assert len(document["rules"]["interpretation"]) == 5 and len(document["rules"]["decisions"]) == 6
+
+
+def test_an_older_attempt_does_not_stand_for_a_newer_one_that_is_altered_or_gone(place, tmp_path, capsys):
+    """Failing means that a number which somebody edited away is replaced by an older one, without a word."""
+    shutil.copytree(place / "runs", tmp_path / "runs")
+    folder = tmp_path / "runs" / "att-profiles"
+    store = Store(folder.parent, folder.name)
+    case = store.case_ids()[0]
+    (first,) = store.attempts(case).valid
+    links = {copy_of(arm, first.seal.files): store.find_score(key) for arm, key in first.seal.scores.items()}
+    files = {name: first.path / name for name in first.seal.files if name not in links}
+    facts = {name: getattr(first.seal, name) for name in CaseFacts.__dataclass_fields__ if name != "status"}
+    second = store.put_attempt(case, CaseFacts(status=Status(first.seal.status), **facts), files, links)
+    assert second.path.name == "attempt-0002"
+    store.put_ended(first.seal.experiment, {case: second.path.name})
+    assert gate(capsys, folder)[0] == 0
+    kept = tmp_path / "kept.json"
+    assert gate(capsys, folder, "--write-baseline", kept, "--corridor-percent", "5")[0] == 0
+    file = second.path / "comparison.json"
+    file.write_bytes(file.read_bytes() + b" ")
+    for said in ("altered: comparison.json", "missing: it was sealed and is gone"):
+        code, out, _ = gate(capsys, folder, "--baseline", kept)
+        assert code == 3 and "run: altered_evidence: A newer attempt does not count: " in out and said in out
+        code, _, err = gate(capsys, folder, "--write-baseline", tmp_path / "new.json", "--corridor-percent", "5")
+        assert code == 3 and said in err and not (tmp_path / "new.json").exists()
+        assert main(["cube", str(folder)]) == 0
+        assert said in capsys.readouterr().out
+        assert main(["analyze", str(folder), "--json"]) == 1
+        assert said in json.loads(capsys.readouterr().out)["findings"][0]
+        main(["minimize", str(folder), "--objective", "verdict", "--json"])
+        assert any(said in note for note in json.loads(capsys.readouterr().out)["minimization"]["notes"])
+        if second.path.exists():
+            shutil.rmtree(second.path)
+
+
+@pytest.mark.parametrize("option", ["--junit", "--summary", "--metrics", "--write-baseline"])
+def test_no_file_is_written_over_what_was_read_or_into_the_evidence(option, run, tmp_path, capsys):
+    """Failing means that a word in the wrong place costs the baseline, or the evidence itself."""
+    kept = tmp_path / "kept.json"
+    assert gate(capsys, run, "--write-baseline", kept, "--corridor-percent", "5")[0] == 0
+    before, link = kept.read_bytes(), tmp_path / "link.json"
+    link.symlink_to(kept)
+    code, _, err = gate(capsys, run, "--baseline", kept, option, link)
+    assert code == 2 and f"{option} would write over" in err and "--baseline" in err
+    assert kept.read_bytes() == before
+    plan = Path(run) / "plan.jsonl"
+    before = plan.read_bytes()
+    code, _, err = gate(capsys, run, option, plan)
+    assert code == 2 and "into the evidence" in err and plan.read_bytes() == before
+    code, _, err = gate(capsys, run, "--junit", tmp_path / "x", "--metrics", tmp_path / "x")
+    assert code == 2 and "which is the file of --junit" in err
+    for words in (["cube", run, "--output", f"{run}/experiment.json"], ["analyze", run, "--next", f"{run}/next.json"]):
+        assert main(words) == 2
+        assert "into the evidence" in capsys.readouterr().err
+
+
+def test_a_place_that_takes_no_file_is_a_usage_error(run, tmp_path, capsys, monkeypatch):
+    """Failing means that a wrong path is called a fault of xcfg."""
+    (tmp_path / "file").write_text("")
+    words = ["--write-baseline", tmp_path / "file" / "b.json", "--corridor-percent"]
+    assert gate(capsys, run, *words, "5")[0] == 2
+    code, _, err = gate(capsys, run, "--write-baseline", tmp_path / "b.json", "--corridor-percent", "nan")
+    assert code == 2 and "give 0 to 100" in err
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path))
+    code, _, err = gate(capsys, run)
+    assert code == 2 and "cannot be appended to" in err

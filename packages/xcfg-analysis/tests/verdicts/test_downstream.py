@@ -141,6 +141,9 @@ def test_both_kinds_of_file_say_the_same(tmp_path):
         ("step,reward\n1,high\n", "no number"),
         ("step,reward\n1,2\n1,3\n", "stands twice"),
         ("step,reward\n1.5,2\n", "no integer"),
+        ("step,reward\n1e30,2\n", "no integer up to"),
+        ("step,reward\n1,1e308\n", "its square is not finite"),
+        ("step,reward,reward\n1,2,3\n", "column 'reward' stands twice"),
         ("reward\n2\n", "step is None"),
         ("step,rewards\n1,2\n", "reward"),
         ("step,reward\n1\n", "cells"),
@@ -156,7 +159,16 @@ def test_a_series_that_is_none_is_refused_with_its_line(text, told, tmp_path):
         read_series(path)
 
 
-@pytest.mark.parametrize("text", ["[1]\n", '{"step": true, "reward": 1}\n', '{"step": 1, "reward": NaN}\n', "x\n"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[1]\n",
+        '{"step": 1, "reward": 1, "case": {"a": 1}}\n',
+        '{"step": true, "reward": 1}\n',
+        '{"step": 1, "reward": NaN}\n',
+        "x\n",
+    ],
+)
 def test_lines_that_are_no_row_are_refused(text, tmp_path):
     path = tmp_path / "s.jsonl"
     path.write_text(text)

@@ -10,10 +10,11 @@ import xml.etree.ElementTree as ET
 
 import pytest
 import xcfg
-from xcfg.errors import MissingDependencyError, UsageError
+from xcfg.errors import ExecutionError, MissingDependencyError, UsageError
 from xcfg.schema.codec import evolve
 from xcfg_analysis.cube.rows import AxisCell
 from xcfg_analysis.cube.slices import slices_of
+from xcfg_analysis.gate import metrics
 from xcfg_analysis.gate.baseline import make_baseline
 from xcfg_analysis.gate.judge import judge
 from xcfg_analysis.gate.junit import junit_xml
@@ -250,3 +251,14 @@ def test_an_unknown_tracker_and_a_lacking_place_are_usage_errors():
     assert "tensorboard" in error.value.hint
     with pytest.raises(UsageError, match="folder"):
         send(VALUES, "tensorboard")
+
+
+def test_what_a_tracker_says_is_no_fault_of_xcfg(monkeypatch):
+    """Failing means that a tracker that is down asks people to report a bug."""
+
+    def down(*_):
+        raise RuntimeError("no key")
+
+    monkeypatch.setitem(metrics.SENDERS, "wandb", down)
+    with pytest.raises(ExecutionError, match="'wandb' did not take the metrics of 'wandb=p': RuntimeError: no key"):
+        send({"xcfg/gate/exit_code": 0.0}, "wandb=p")

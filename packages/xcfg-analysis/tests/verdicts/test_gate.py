@@ -269,3 +269,18 @@ def test_a_report_is_plain_json(ran, again):
 
 def test_every_kind_says_what_to_do():
     assert all(item.cure.endswith(".") and item.code in (1, 3, 4) for item in KINDS.values())
+
+
+@pytest.mark.parametrize("change", ["without", "another"])
+def test_a_baseline_that_holds_other_figures_is_refused(change, row, cube, tmp_path):
+    """Failing means that a case is let through by less than what a baseline has to hold."""
+    file = tmp_path / "b.json"
+    write_baseline(file, make_baseline(cube([row("baseline"), row("a", 0.9)])))
+    document = json.loads(file.read_text())
+    figures = document["cases"]["a"]["figures"]
+    figures |= {"max_abs": figures["rms"]} if change == "another" else {}
+    if change == "without":
+        del figures["rms"]
+    file.write_text(json.dumps(document))
+    with pytest.raises(ConfigError, match=r"'a' has to hold mean_abs, rms, bias, mismatch_ratio and nothing else"):
+        read_baseline(file)

@@ -169,6 +169,24 @@ def test_verify_finds_documents_that_do_not_say_what_lies_beside_them(name, home
     assert any(reason.startswith(said) for reason in bad.reasons), bad.reasons
 
 
+def test_an_attempt_whose_sides_were_scored_again_later_is_not_accused(home, case):
+    """Failing means that `run --no-resume` makes an honest run look forged: equal bytes, another process."""
+    store = Store(home.parent, home.name)
+    (arm, key) = next(iter(store.attempts(case.requested.case_id).valid[0].seal.scores.items()))
+    first = store.find_score(key)
+    files = {name: first.path / name for name in first.seal.files}
+    ranks = first.json("ranks.json") | {"builds": [{"pid": 2}]}
+    facts = ScoreFacts(
+        key=key, arm=arm, side=first.seal.side, rollout=first.seal.rollout, environment=first.seal.environment
+    )
+    again = store.put_score(facts, files | {"ranks.json": pretty_json(ranks)}, fresh=True)
+    assert again.path != first.path and again.seal.files["score.pt"] == first.seal.files["score.pt"]
+    assert [check for check in xcfg.verify(home).attempts if not check.ok] == []
+    forge(next(home.glob("cases/*/attempt-0002")), "identity.json", lambda it: it["builds"].update({arm: []}))
+    (bad,) = [check for check in xcfg.verify(home).attempts if not check.ok]
+    assert f"the builds of {arm} are not those of its side score" in bad.reasons
+
+
 def test_a_case_that_only_a_later_slice_plans_is_held_against_that_slice(home, case, golden):
     """Failing means that two slices of one experiment in one folder are called altered evidence, or not looked at."""
     store = Store(home.parent, home.name)

@@ -41,7 +41,9 @@ def cube(
     """
     from xcfg_analysis.cube import query, table
     from xcfg_analysis.cube.load import load_cube
+    from xcfg_analysis.outputs import refuse_overwriting
 
+    refuse_overwriting(run, {"--output": output}, {})
     session: Any = context.obj
     found = load_cube(run, plugins=session.manager, runtimes=runtimes)
     if slice_name:

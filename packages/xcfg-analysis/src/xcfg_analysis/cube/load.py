@@ -151,6 +151,7 @@ class Evidence:
             definitions=definitions(paths, self.plugins.knobs()),
             runtimes=dict(self.run.runtimes),
             others=self.run.others,
+            rejected=tuple(f"{case.planned.label}: {text}" for case in self.run.cases for text in case.newer),
         )
 
     def _row(self, case: Any, ground: Any) -> Row:

@@ -63,7 +63,8 @@ def named_slice(cube: Cube, name: str, knobs: Knobs | None = None) -> Cube:
     """
     slices = cube.experiment.get("slices") or {}
     if name not in slices:
-        raise UnknownNameError(f"the experiment has no slice {name!r}", hint=did_you_mean(name, slices))
+        hint = did_you_mean(name, slices) or "It names none; `slices` of the experiment file names them."
+        raise UnknownNameError(f"the experiment has no slice {name!r}", hint=hint)
     kept = tuple(row for row in cube.rows if name in slices_of(cube, row, knobs))
     if not kept:
         labels = ", ".join(row.label for row in cube.rows)

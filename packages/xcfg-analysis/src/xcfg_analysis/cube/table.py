@@ -144,6 +144,7 @@ def text(cube: Cube) -> str:
     end = [f"{cube.experiment_id}: {len(cube.rows)} rows, rollout / training {pair}"]
     if cube.missing:
         end.append(f"without a valid attempt: {', '.join(cube.missing)}")
+    end += [f"a newer attempt is altered or gone and does not count: {text}" for text in cube.rejected]
     if cube.others:
         end.append(f"also run by {', '.join(cube.others)}: --runtimes shows them")
     return aligned(lines) + "\n\n" + "\n".join(end)

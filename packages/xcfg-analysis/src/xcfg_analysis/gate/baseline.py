@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
+import contextlib
+import secrets
 from pathlib import Path
 
-from xcfg.errors import ConfigError, NotComparableError
+from xcfg.errors import ConfigError, NotComparableError, UsageError
 from xcfg.schema.codec import convert, pretty_json, read_strict
 from xcfg.schema.gate import BASELINE, BaselineCase, GateBaseline
 
 from xcfg_analysis.cube.rows import Cube, Row
-from xcfg_analysis.gate.figures import FEWEST, corridors, devices_of, edge_of, figures_of
+from xcfg_analysis.gate.figures import FEWEST, STATISTICS, corridors, devices_of, edge_of, figures_of
 from xcfg_analysis.rules.points import MEASURED
 
 FROM_SEQUENCES = "95 % bootstrap interval over sequences"
@@ -27,6 +27,7 @@ def make_baseline(cube: Cube, percent: float | None = None) -> GateBaseline:
     holes = [f"{label} is missing" for label in cube.missing]
     holes += [f"{row.label} is {row.status}" for row in cube.rows if row.status not in MEASURED]
     holes += [f"{row.label} holds no usable number" for row in cube.rows if row.status in MEASURED and _unusable(row)]
+    holes += [f"a newer attempt does not count: {text}" for text in cube.rejected]
     holes += [f"{label} stands twice" for label in _twice(cube)]
     if holes or not cube.rows:
         raise NotComparableError(
@@ -68,20 +69,20 @@ def _twice(cube: Cube) -> list[str]:
 
 
 def write_baseline(path: Path, baseline: GateBaseline) -> None:
-    """Write the file in one step, so that a reader never sees half of it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
+    """Write the file in one step, so that a reader never sees half of it. Raises UsageError where it cannot be."""
+    data, temporary = pretty_json(baseline), path.with_name(f".{path.name}.{secrets.token_hex(6)}")
     try:
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(pretty_json(baseline))
-        Path(name).replace(path)
-    except OSError:
-        Path(name).unlink(missing_ok=True)
-        raise
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_bytes(data)
+        temporary.replace(path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise UsageError(f"{str(path)!r} cannot be written: {error.strerror}") from None
 
 
 def read_baseline(path: Path) -> GateBaseline:
-    """Return the baseline in `path`. Raises ConfigError when it is not one, is empty, or has a corridor upside down."""
+    """Return the baseline in `path`. Raises ConfigError when it is not one, has a hole, or a corridor upside down."""
     document = read_strict(path)
     version = document.get("schema_version") if isinstance(document, dict) else None
     if version != BASELINE:
@@ -94,8 +95,14 @@ def read_baseline(path: Path) -> GateBaseline:
     if not baseline.cases:
         raise ConfigError("the baseline holds no case, so it holds nothing", source=str(path), path="$.cases")
     for label, case in baseline.cases.items():
-        if not case.figures:
-            raise ConfigError(f"{label!r} holds no figure", source=str(path), path="$.cases", hint=_HINT)
+        if odd := sorted(set(STATISTICS) ^ set(case.figures)):
+            raise ConfigError(
+                f"{label!r} has to hold {', '.join(STATISTICS)} and nothing else; "
+                f"{', '.join(odd)} {'is' if len(odd) == 1 else 'are'} missing or unknown",
+                source=str(path),
+                path="$.cases",
+                hint=_HINT,
+            )
         for name, figure in case.figures.items():
             if figure.low > figure.high:
                 raise ConfigError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,8 @@ def gate(context: click.Context, /, run: Path, **given: Any) -> None:
     from xcfg_analysis.gate.gate import Outputs, gate_run
     from xcfg_analysis.gate.summary import text
 
+    if given["percent"] is not None and not math.isfinite(given["percent"]):
+        raise click.UsageError(f"--corridor-percent {given['percent']} is no number of percent; give 0 to 100")
     if given["percent"] is not None and given["new_baseline"] is None:
         raise click.UsageError("--corridor-percent is for --write-baseline; a baseline that exists has its corridors")
     session: Any = context.obj

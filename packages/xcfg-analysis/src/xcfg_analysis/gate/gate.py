@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from xcfg_analysis.gate.judge import judge
 from xcfg_analysis.gate.kinds import worst
 from xcfg_analysis.gate.metrics import metrics_of, send
 from xcfg_analysis.gate.summary import markdown
+from xcfg_analysis.outputs import refuse_overwriting
 
 STEP_SUMMARY = "GITHUB_STEP_SUMMARY"
 
@@ -59,13 +60,24 @@ def gate_run(
             f"{str(baseline)!r} cannot be held against and replaced in one call",
             hint="Write the new baseline beside it, look at both, then replace it.",
         )
+    refuse_overwriting(
+        folder,
+        {
+            "--write-baseline": new_baseline,
+            "--junit": outputs.junit,
+            "--summary": outputs.summary,
+            "--metrics": outputs.metrics,
+        },
+        {"--baseline": baseline, "--after": ended, "--downstream": downstream},
+    )
     held = None if baseline is None else read_baseline(baseline)
     series = None if downstream is None else read_series(downstream)
     told = None if ended is None else read_after(ended)
     cube = None
     try:
         cube = load_cube(folder, plugins=plugins, runtimes=runtimes, cases=planned_by(told))
-    except UsageError:
+    except UsageError as error:  # what a build server keeps from last time would be as green as it was
+        _write(_unreadable(folder, error, ()), replace(outputs, trackers=()))
         raise
     except XcfgError as error:
         before = () if told is None else after(None, told)
@@ -91,7 +103,7 @@ def _unreadable(folder: Path, error: XcfgError, before: tuple[Finding, ...]) -> 
     return GateReport(
         schema_version=GATE,
         experiment_id=folder.absolute().name,
-        exit_code=worst({item.exit_code for item in found}),
+        exit_code=error.exit_code if isinstance(error, UsageError) else worst({item.exit_code for item in found}),
         baseline="",
         contract={},
         cases=(),
@@ -107,8 +119,14 @@ def _write(report: GateReport, outputs: Outputs) -> None:
     if outputs.summary is not None:
         _put(outputs.summary, markdown(report).encode())
     if step_summary := os.environ.get(STEP_SUMMARY):
-        with Path(step_summary).open("a", encoding="utf-8") as stream:
-            stream.write(markdown(report) + "\n")
+        try:
+            with Path(step_summary).open("a", encoding="utf-8") as stream:
+                stream.write(markdown(report) + "\n")
+        except OSError as error:
+            raise UsageError(
+                f"{step_summary!r} cannot be appended to: {error.strerror}",
+                hint=f"${STEP_SUMMARY} names it; unset it where there is no such file.",
+            ) from None
     metrics = metrics_of(report)
     if outputs.metrics is not None:
         _put(outputs.metrics, pretty_json(metrics))

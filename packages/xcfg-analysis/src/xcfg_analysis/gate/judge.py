@@ -36,7 +36,8 @@ def judge(
     finite or of another problem closes the gate.
     """
     own = _of_run(cube, baseline)
-    comparable, run = not own, (*before, *own)
+    comparable = not [item for item in own if item.kind != "altered_evidence"]
+    run = (*before, *own)
     known = {} if baseline is None else baseline.cases
     cases = tuple(
         _case(row, slices_of(cube, row, knobs), known.get(row.label) if comparable else None) for row in cube.rows
@@ -69,7 +70,7 @@ def _labels(cube: Cube) -> set[str]:
 
 def _of_run(cube: Cube, baseline: GateBaseline | None) -> tuple[Finding, ...]:
     """Return what is wrong with the run as a whole, or with holding it against this baseline."""
-    found = []
+    found = [finding("altered_evidence", f"A newer attempt does not count: {text}.") for text in cube.rejected]
     if not any(row.status in MEASURED for row in cube.rows):
         found.append(finding("nothing_measured", f"None of {len(cube.rows)} cases holds a number."))
     if baseline is None:

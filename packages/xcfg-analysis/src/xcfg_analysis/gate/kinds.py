@@ -34,6 +34,7 @@ KINDS = {
     "rollout_changed": Kind(3, "Other tokens were scored; write a baseline of the new rollout."),
     "tokens_changed": Kind(3, "Another number of tokens was compared; write a baseline once that is explained."),
     "environment_changed": Kind(3, "Runtimes or devices differ; keep one baseline per environment."),
+    "altered_evidence": Kind(3, "Put it back from a copy, or run again with --no-resume; `xcfg verify` has the list."),
     "stale_run": Kind(3, "The folder is older than the run; look at how the run ended."),
     "run_failed": Kind(3, "What lies in the folder is from before; mend the run first."),
     "nothing_measured": Kind(3, "No case holds a number; `xcfg verify` and the case folders say why."),

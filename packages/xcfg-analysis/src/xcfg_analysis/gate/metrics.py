@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from xcfg.errors import MissingDependencyError, UsageError
+from xcfg.errors import ExecutionError, MissingDependencyError, UsageError, XcfgError
 from xcfg.schema.gate import GateReport
 
 PREFIX = "xcfg"
@@ -44,8 +44,9 @@ def _key(taken: Mapping[str, float], key: str) -> str:
 
 
 def send(metrics: Mapping[str, float], target: str, *, step: int = 0) -> None:
-    """Hand `metrics` to `NAME` or `NAME=PLACE`. Raises UsageError, or MissingDependencyError that names the extra.
+    """Hand `metrics` to `NAME` or `NAME=PLACE`.
 
+    Raises UsageError, MissingDependencyError that names the extra, or ExecutionError with what the tracker said.
     wandb=PROJECT (WANDB_MODE=offline keeps it on this machine), tensorboard=FOLDER, mlflow=TRACKING_URI.
     """
     name, _, place = target.partition("=")
@@ -57,6 +58,13 @@ def send(metrics: Mapping[str, float], target: str, *, step: int = 0) -> None:
         raise MissingDependencyError(
             f"handing the metrics to {name!r} needs the package {error.name!r}, which is not installed",
             hint=f"Install the extra: pip install 'xcfg-analysis[{name}]'.",
+        ) from error
+    except XcfgError:
+        raise
+    except Exception as error:  # a tracker's own errors share no base
+        raise ExecutionError(
+            f"{name!r} did not take the metrics of {target!r}: {type(error).__name__}: {error}",
+            hint="The gate's files are written; hand them over again once the tracker answers.",
         ) from error
 
 

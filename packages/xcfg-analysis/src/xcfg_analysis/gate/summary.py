@@ -11,6 +11,7 @@ from xcfg_analysis.gate.judge import missing_finding
 MEANING = {
     0: "open",
     1: "closed: a number is not what it has to be",
+    2: "closed: there is no run to judge",
     3: "closed: something was not measured",
     4: "closed: an engine failed",
 }

@@ -33,6 +33,9 @@ def searched(evidence: Evidence, objective: str) -> Searched:
         repeats=max((trial.repeats for trial in executed.found.trials), default=0),
         source=folder.name,
         place=folder,
-        notes=("The sets are the cases that the run holds; sets that it does not hold were not tried.",),
+        notes=(
+            "The sets are the cases that the run holds; sets that it does not hold were not tried.",
+            *(f"A newer attempt is altered or gone and does not count: {text}" for text in evidence.cube.rejected),
+        ),
         whole=executed.whole,
     )

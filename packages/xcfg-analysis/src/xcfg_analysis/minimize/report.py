@@ -216,6 +216,8 @@ def _unfinished(found: Found) -> str:
 
 
 def _why_not_broader(ranked: Sequence[Ranked], level: str) -> str:
+    if not ranked and not level:
+        return "The production point is unresolved, so no level can be named."
     if not ranked:
         left = "so a broader one is what is left: a diagnostic" if level == "L5" else "and others are left to try"
         return f"No declared alignment is known to be enough, {left}."

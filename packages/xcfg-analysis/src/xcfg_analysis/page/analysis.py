@@ -76,7 +76,7 @@ def look_at(evidence: Evidence, series: Series | None = None) -> Looked:
     pairs = interactions(evidence, baseline, cube.cases, limits.get("mean_sq"))
     alpha = 1.0 - evidence.run.contract.assessment.level
     said = say(changed.effects, baseline, cube.definitions, alpha, profiles=points.profiles)
-    findings = tuple(
+    findings = _altered(cube) + tuple(
         item.finding or f"{item.kind}: {item.reason}" for item in found if item.finding or item.status == INVALID
     )
     sought = is_sought(baseline, changed.effects, said)
@@ -171,6 +171,7 @@ def _without_figures(evidence: Evidence, baseline: Row | None, rules: Findings) 
         next_step=step.step,
         next_command=step.command,
         exit_code=exit_code([Status(status)]),
+        findings=_altered(cube),
         status=status,
         reason=why,
         source=(cube.experiment_id,),
@@ -189,6 +190,10 @@ def _names(evidence: Evidence, baseline: Row | None, production: Row | None = No
     if baseline is not None:
         names |= {"baseline": baseline.case_id, "attempt": baseline.attempt}
     return names if production in (None, baseline) else names | {"production": production.case_id}
+
+
+def _altered(cube: Cube) -> tuple[str, ...]:
+    return tuple(f"a newer attempt is altered or gone and does not count: {text}" for text in cube.rejected)
 
 
 def _recognised(cube: Cube) -> str:

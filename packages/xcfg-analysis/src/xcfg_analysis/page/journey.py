@@ -9,6 +9,7 @@ from xcfg.errors import UsageError, XcfgError
 from xcfg.schema.analysis import Analysis
 
 from xcfg_analysis.cube.load import Evidence
+from xcfg_analysis.outputs import refuse_overwriting
 from xcfg_analysis.page.analysis import look_at, store
 from xcfg_analysis.page.next_file import write_next
 from xcfg_analysis.rules.series_file import read_series
@@ -27,6 +28,7 @@ def analyze_folder(
     downstream: a file of training series. following: where the experiment that is to be run next is written. Raises
     XcfgError; UsageError where the next step is no run of this experiment.
     """
+    refuse_overwriting(folder, {"--next": following}, {"--downstream": downstream})
     series = None if downstream is None else read_series(downstream)
     evidence = Evidence.open(folder, plugins=plugins, runtimes=runtimes)
     looked = look_at(evidence, series)

@@ -16,6 +16,10 @@ from xcfg_analysis.rules.downstream import FEWEST, REFERENCE, WORSE, Series, Tra
 
 STEP, CASE, SEED = "step", "case", "seed"
 SHAPE = f"A row has {STEP!r}, any of {', '.join(WORSE)}, and perhaps {CASE!r} (A0 ... A5, a label) and {SEED!r}."
+LAST_STEP = 2**53
+"""Steps up to which a float holds every integer."""
+LARGEST = 1e150
+"""Size up to which a square is finite, and a sum of many."""
 Cells = dict[str, dict[str, dict[int, list[float]]]]
 """Case -> metric -> step -> one value per seed."""
 
@@ -26,10 +30,10 @@ def read_series(path: Path) -> Series:
     seen: set[tuple[str, str, int]] = set()
     for line, row in _rows(path):
         source = f"{path}, line {line}"
-        case, seed = str(row.get(CASE) or ""), str(row.get(SEED) or "")
+        case, seed = (_name(row.get(name), name, source) for name in (CASE, SEED))
         step = _number(row.get(STEP), STEP, source)
-        if step != int(step):
-            raise ConfigError(f"the step {step!r} is no integer", source=source, hint=SHAPE)
+        if step != int(step) or abs(step) > LAST_STEP:
+            raise ConfigError(f"the step {step!r} is no integer up to 2^53", source=source, hint=SHAPE)
         if (case, seed, int(step)) in seen:
             raise ConfigError(
                 f"step {int(step)} of case {case!r}, seed {seed!r} stands twice", source=source, hint=SHAPE
@@ -78,6 +82,9 @@ def _rows(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
     elif path.suffix == ".csv":
         try:
             reader = csv.DictReader(text.decode("utf-8-sig").splitlines(), strict=True)
+            head = list(reader.fieldnames or ())
+            if twice := [name for name in head if head.count(name) > 1]:
+                raise ConfigError(f"the column {twice[0]!r} stands twice", source=str(path), hint="Keep one of them.")
             for row in reader:
                 if None in row or None in row.values():
                     raise ConfigError("more or fewer cells than the head", source=f"{path}, line {reader.line_num}")
@@ -98,4 +105,14 @@ def _number(value: Any, name: str, source: str) -> float:
             raise ConfigError(f"{name} is {value!r}, no number", source=source, hint=SHAPE) from None
     if not isinstance(value, (int, float)) or isinstance(value, bool) or not math.isfinite(value):
         raise ConfigError(f"{name} is {value!r}, no finite number", source=source, hint=SHAPE)
+    if abs(value) > LARGEST:
+        raise ConfigError(
+            f"{name} is {value!r}, larger than {LARGEST:g}: its square is not finite", source=source, hint=SHAPE
+        )
     return float(value)
+
+
+def _name(value: Any, name: str, source: str) -> str:
+    if isinstance(value, bool) or not isinstance(value, (str, int, float, type(None))):
+        raise ConfigError(f"{name} is {value!r}, neither text nor a number", source=source, hint=SHAPE)
+    return "" if value is None else str(value)

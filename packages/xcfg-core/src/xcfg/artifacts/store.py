@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from xcfg.artifacts import revisions
 from xcfg.artifacts.atomic import Writer
 from xcfg.artifacts.checking import Context, content_faults
-from xcfg.artifacts.ended import is_record
+from xcfg.artifacts.ended import check_planned, is_record
 from xcfg.artifacts.layout import (
     ANALYSIS,
     CASES,
@@ -42,7 +42,7 @@ from xcfg.artifacts.seals import Seal, closed, with_files
 from xcfg.artifacts.stored import CaseFacts, Lookup, Rejected, ScoreFacts, StoredAttempt, StoredScore
 from xcfg.errors import ArtifactError
 from xcfg.identity.rollout import MANIFEST_FILE, TENSORS_FILE
-from xcfg.schema.attempt import CASE_SEAL, RUN_RECORD, SCORE_SEAL, CaseSeal, RunRecord, ScoreSeal
+from xcfg.schema.attempt import CASE_SEAL, RUN_RECORD, SCORE_SEAL, AttemptCheck, CaseSeal, RunRecord, ScoreSeal
 from xcfg.schema.codec import digest, evolve, plain, pretty_json
 
 if TYPE_CHECKING:
@@ -155,6 +155,11 @@ class Store:
             else:
                 rejected.append(Rejected(found.path, found.faults or ("its name is no attempt number",)))
         return Lookup(tuple(valid), tuple(rejected))
+
+    def gone(self) -> tuple[AttemptCheck, ...]:
+        """Return one check for every attempt that was sealed and is not there any more."""
+        self._context.refresh()
+        return tuple(check for check in check_planned(self._context) if not check.unfinished)
 
     def put_attempt(
         self,

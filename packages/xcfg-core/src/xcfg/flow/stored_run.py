@@ -7,7 +7,7 @@ is not valid is left out and named.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from xcfg.artifacts.layout import copy_of
+from xcfg.artifacts.layout import attempt_number, copy_of
 from xcfg.artifacts.revisions import Revision
 from xcfg.artifacts.store import Store
 from xcfg.artifacts.stored import StoredAttempt, StoredScore
@@ -43,11 +43,15 @@ def is_run(path: Path) -> bool:
 
 @dataclass(frozen=True)
 class RunCase:
-    """A planned case with its newest valid attempt of one runtime pair, if any. rejected: those that are not valid."""
+    """A planned case with its newest valid attempt of one runtime pair, if any. rejected: those that are not valid.
+
+    newer: attempts that were sealed after the one that stands for the case and are altered or gone, with the reason.
+    """
 
     planned: ExperimentCase
     attempt: StoredAttempt | None = None
     rejected: tuple[str, ...] = ()
+    newer: tuple[str, ...] = ()
 
     @cached_property
     def requested(self) -> Requested | None:
@@ -198,12 +202,13 @@ def open_run(path: Path, *, runtimes: str = "", experiment: str = "", cases: Col
         raise UnknownNameError(f"{runtimes!r} did not run this experiment", hint=f"Available: {', '.join(known)}.")
     chosen = runtimes or _pair_of_baseline(found) or pairs[-1]
     rollout, training = chosen.split("/")
+    gone = _gone(store)
     return StoredRun(
         folder=folder,
         store=store,
         revision=revision,
         runtimes={"rollout": rollout, "training": training},
-        cases=tuple(_of(items, chosen) for items in found),
+        cases=tuple(_of(items, chosen, gone) for items in found),
         others=tuple(name for name in known if name != chosen),
     )
 
@@ -238,9 +243,26 @@ def _pair_of_baseline(found: list[list[RunCase]]) -> str:
     return _pair(max(baseline, key=_age)) if baseline else ""
 
 
-def _of(items: list[RunCase], pair: str) -> RunCase:
+def _of(items: list[RunCase], pair: str, gone: Mapping[str, tuple[str, ...]]) -> RunCase:
     """Return the newest attempt of `pair`, or the case without one."""
-    for item in items:
-        if _pair(item) == pair:
-            return item
-    return RunCase(items[0].planned, None, items[0].rejected)
+    empty = RunCase(items[0].planned, None, items[0].rejected)
+    found = next((item for item in items if _pair(item) == pair), empty)
+    number = 0 if found.attempt is None else _number(found.attempt.path.name)
+    told = (*found.rejected, *gone.get(found.planned.case_id, ()))
+    newer = tuple(sorted(text for text in told if _number(text) > number))
+    return replace(found, newer=newer) if newer else found
+
+
+def _gone(store: Store) -> dict[str, tuple[str, ...]]:
+    """Return the attempts that were sealed and are gone, with the reason: by case."""
+    found: dict[str, tuple[str, ...]] = {}
+    for check in store.gone():
+        place = Path(check.path)
+        told = f"{place.name}: {'; '.join(check.reasons)}"
+        found[place.parent.name] = (*found.get(place.parent.name, ()), told)
+    return found
+
+
+def _number(text: str) -> int:
+    """Return the number of the attempt that `text` begins with; 0 for another name."""
+    return attempt_number(text.partition(":")[0]) or 0

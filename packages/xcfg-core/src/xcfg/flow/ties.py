@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from xcfg.artifacts.layout import SCORE_FILE, copy_of
 from xcfg.artifacts.store import Store
-from xcfg.artifacts.stored import StoredAttempt
+from xcfg.artifacts.stored import StoredAttempt, StoredScore
 from xcfg.runtime.keys import score_key
 
 PLANNED = ("case_id", "label", "role", "index", "knobs", "delta", "operators", "runtime_options")
@@ -41,10 +42,19 @@ def to_plan(attempt: StoredAttempt, store: Store) -> list[str]:
 
 
 def to_score(attempt: StoredAttempt, store: Store, arm: str, key: str) -> list[str]:
-    """Return where an attempt says something else of a side score than the side score that lies beside it."""
-    stored = store.find_score(key)
-    if stored is None:
+    """Return where an attempt says something else of a side score than the side score that it copied.
+
+    A key that was scored again has several; where both gave the same bytes, any of them may be the one.
+    """
+    lookup, copied = store.scores(key), copy_of(arm, attempt.seal.files)
+    beside = [item for item in lookup.valid if not copied or item.seal.files[SCORE_FILE] == attempt.seal.files[copied]]
+    told = [_contradictions(attempt, stored, arm, key) for stored in beside]
+    if not told or lookup.rejected or [] in told:  # what cannot be read any more is reported where it lies
         return []
+    return told[0]
+
+
+def _contradictions(attempt: StoredAttempt, stored: StoredScore, arm: str, key: str) -> list[str]:
     faults = [] if score_key(stored.seal.environment) == key else [f"the key of {arm} is not that of its own facts"]
     actual, identity = _fields(attempt.json("actual.json")), _fields(attempt.json("identity.json"))
     ranks, applications = _fields(stored.json("ranks.json")), _fields(stored.json("applications.json"))

@@ -84,7 +84,8 @@ class Cube(Record):
     """A run. rows: in the order of the plan, the baseline first. missing: planned cases without a valid attempt.
 
     experiment: as it was sealed. definitions: what plugins say of each axis (tier, source class, group).
-    runtimes: the pair of all rows. others: pairs that ran the experiment as well and are left out.
+    runtimes: the pair of all rows. others: pairs that ran the experiment as well and are left out. rejected: attempts
+    that were sealed later than the row that stands for their case and are altered or gone, with the reason.
     """
 
     schema_version: str
@@ -97,6 +98,7 @@ class Cube(Record):
     definitions: dict[str, dict[str, Any]] = {}
     runtimes: dict[str, str] = {}
     others: tuple[str, ...] = ()
+    rejected: tuple[str, ...] = ()
 
     @property
     def baseline(self) -> Row | None:
