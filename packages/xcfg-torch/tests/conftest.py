@@ -103,10 +103,11 @@ def make_spec(
     options: dict[str, Any] | None = None,
     factory: str = "xcfg_torch.logprob:log_softmax_gather",
     backend: str = "torch.log_softmax_gather",
+    head: OperatorBinding | None = None,
     world_size: int = 1,
     devices: tuple[str, ...] = (),
 ) -> WorkerSpec:
-    """Return the WorkerSpec of one side with a bound selected_logprob."""
+    """Return the WorkerSpec of one side with a bound selected_logprob, and `head` as linear_selected_logprob."""
     binding = OperatorBinding(
         operation="selected_logprob", side=side, requested="native", backend_id=backend, factory=factory
     )
@@ -117,7 +118,7 @@ def make_spec(
         side=side,
         knobs=knobs,
         options=options or {},
-        operators={"selected_logprob": binding},
+        operators={"selected_logprob": binding} | ({} if head is None else {"linear_selected_logprob": head}),
         checkpoint=str(checkpoint),
         checkpoint_uri="builtin:tiny-qwen3-512",
         rollout="",

@@ -29,6 +29,36 @@ def test_a_number_of_processes_that_no_machine_bears_is_unsupported(monkeypatch)
 
 
 @pytest.mark.parametrize(
+    ("head", "known", "beside", "asked"),
+    [
+        ("my.linear_logp", True, "native", False),
+        ("native", True, "native", True),
+        ("my.linear_logp", False, "native", True),
+        ("my.linear_logp", True, "my.logp", True),
+        (None, True, "native", True),
+    ],
+)
+def test_the_engine_s_own_log_probability_is_not_asked_for_where_another_operator_makes_it(head, known, beside, asked):
+    """Failing means that a log probability which nobody computed counts as applied, or that one which was asked for
+    beside the other is forgotten."""
+    descriptor = RuntimeDescriptor(
+        name="r",
+        summary="s",
+        adapter="a:b",
+        placement="a:b",
+        arms={"training": ("training",)},
+        operators=("selected_logprob", *(["linear_selected_logprob"] if known else [])),
+    )
+    choices = {"selected_logprob": {"training": OperatorChoice(backend=beside)}}
+    if head is not None:
+        choices["linear_selected_logprob"] = {"training": OperatorChoice(backend=head)}
+    case = ExperimentCase(case_id="", label="", knobs={}, delta={}, operators=choices)
+    knobs = {"logp.backend": beside, "training.compute_dtype": "bfloat16"}
+    found = _derived(knobs, case, "training", descriptor)
+    assert found == (knobs if asked else {"training.compute_dtype": "bfloat16"})
+
+
+@pytest.mark.parametrize(
     ("backend", "known", "value", "asked"),
     [
         ("torch.attention_float32", True, "model_default", False),

@@ -139,3 +139,19 @@ def test_triton_without_a_card_is_refused():
             build()(torch.zeros(1, 8), torch.zeros(4, 8), ids)
     with pytest.raises(UsageError, match="downcast_at"):
         fused.build_tiles(downcast_at="result")
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="without triton the import itself refuses")
+def test_the_default_form_is_one_that_runs():
+    """If this fails, a depth or dtype that the tiles refuse is given to them, or the slower form where they run."""
+    from xcfg_ops_logp.kernels.linear_tile import Tiles
+    from xcfg_ops_logp.linear.fused import default_form
+
+    def tiled(dtype, depth, capability):
+        return isinstance(default_form(dtype, depth, capability), Tiles)
+
+    assert tiled(torch.bfloat16, 4096, (9, 0)) and tiled(torch.float16, 8, (10, 0))
+    assert not tiled(torch.bfloat16, 4100, (9, 0)), "a row is no multiple of 16 bytes"
+    assert not tiled(torch.float32, 4096, (9, 0)), "the tiles take no float32"
+    assert not tiled(torch.bfloat16, 4096, (8, 0)), "measured on no card before Hopper"
+    assert not tiled(torch.bfloat16, 4096, None)

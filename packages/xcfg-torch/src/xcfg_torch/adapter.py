@@ -18,7 +18,7 @@ from xcfg_torch.decode import Intervention
 from xcfg_torch.engine import Engine
 from xcfg_torch.generate import parse_sampling, prompt_ids, run_generate
 from xcfg_torch.knobs import construction_applications
-from xcfg_torch.layout import layout_of
+from xcfg_torch.layout import UnsupportedRequestError, layout_of
 from xcfg_torch.provenance import provenance
 from xcfg_torch.score import coordinates, run_score
 from xcfg_torch.weights import weight_report
@@ -76,6 +76,11 @@ class TorchAdapter:
     def generate(self, request: ScoreRequest, prompts: list[Any]) -> list[dict[str, Any]]:
         """Sample a continuation of every prompt, in batches of the request's layout."""
         engine, knobs = self.engine, self._knobs(request)
+        if engine.injected_head is not None:
+            raise UnsupportedRequestError(
+                f"{engine.scorer.binding.backend_id!r} forms no logits that a token could be sampled from",
+                hint="Sample with the model's own head.",
+            )
         layout = layout_of(engine.side, knobs)
         folder = Path(self._spec.checkpoint if self._spec else "")
         seed = self._spec.seed if self._spec else 0
@@ -95,6 +100,8 @@ class TorchAdapter:
         if engine is None:
             return
         engine.observer.detach()
+        if engine.head is not None:
+            engine.head.remove()
         engine.sharding.close()
         if engine.device.startswith("cuda"):
             torch.cuda.empty_cache()

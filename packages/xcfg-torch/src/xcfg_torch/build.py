@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import torch
 from xcfg.errors import LaunchError
 from xcfg.plugin.operators import instantiate
 from xcfg.plugin.protocols import RankContext
@@ -13,10 +14,12 @@ from xcfg.schema.worker import WorkerSpec
 from xcfg_torch.batching import Batch
 from xcfg_torch.engine import Engine
 from xcfg_torch.fsdp import FullySharded, Sharding, join, parameter_count
+from xcfg_torch.head import bound_head, refuse_beside
 from xcfg_torch.load import DTYPES, Anatomy, anatomy, load_model, prepare_process
 from xcfg_torch.mixed_precision import MixedPrecision, asked_precision
 from xcfg_torch.observe import Observer
 from xcfg_torch.options import TorchOptions, parse_options
+from xcfg_torch.scoring import call_operator
 from xcfg_torch.weights import tied_names
 
 PROBE_TOKENS = 4
@@ -26,13 +29,19 @@ def build_engine(spec: WorkerSpec, context: RankContext) -> tuple[Engine, dict[s
     """Return the engine of this rank and the tied parameter names (alias -> owner).
 
     A probe forward of four tokens has run, so that dtype, attention and gathers are known before anything is
-    scored. Raises ConfigError, LaunchError, PluginError.
+    scored. Raises ConfigError, LaunchError, PluginError, UnsupportedRequestError.
     """
     options = parse_options(spec.options)
     dtype, attention = asked(spec)
     sharded = spec.knobs.get("training.sharding") == "fsdp"
     if context.world_size > 1 and not sharded:
         raise LaunchError(f"{context.world_size} ranks were started for a model that is not sharded")
+    if "selected_logprob" not in spec.operators:
+        raise LaunchError(
+            "the worker was given no binding of 'selected_logprob'",
+            hint="Bind it; `xcfg ops resolve` shows how.",
+        )
+    refuse_beside(spec, sharded=sharded)
     prepare_process(options, context.device, spec.seed)
     if sharded:
         join(context)
@@ -43,11 +52,6 @@ def build_engine(spec: WorkerSpec, context: RankContext) -> tuple[Engine, dict[s
     sharding = _sharding(parts, options, precision, context, sharded)
     observer = Observer(parts)
     observer.float64 = dtype == "float64"
-    if "selected_logprob" not in spec.operators:
-        raise LaunchError(
-            "the worker was given no binding of 'selected_logprob'",
-            hint="Bind it; `xcfg ops resolve` shows how.",
-        )
     engine = Engine(
         parts=parts,
         observer=observer,
@@ -60,6 +64,7 @@ def build_engine(spec: WorkerSpec, context: RankContext) -> tuple[Engine, dict[s
         dtype=dtype,
         attention=attention,
         pad_id=pad_id(model, options),
+        head=bound_head(spec, model),
     )
     probe(engine)
     return engine, aliases
@@ -95,9 +100,12 @@ def pad_id(model: object, options: TorchOptions) -> int:
 
 
 def probe(engine: Engine) -> None:
-    """Run four tokens through the model; the counters then hold what this forward did."""
+    """Run four tokens through the model, and through an operator in the place of its head; counters hold what ran."""
     size = min(PROBE_TOKENS, int(engine.model.config.vocab_size))
     ids = np.arange(size, dtype=np.int64)[None]
     engine.observer.clear()
     engine.sharding.clear()
-    engine.forward(Batch(ids, ids.copy(), np.ones((1, size), dtype=np.bool_), ()), cache=False)
+    output, _ = engine.forward(Batch(ids, ids.copy(), np.ones((1, size), dtype=np.bool_), ()), cache=False)
+    if engine.injected_head is not None:
+        with torch.no_grad():
+            call_operator(engine.scorer, output.logits[0], engine.injected_head.weight, engine.tensor(ids[0]))

@@ -16,6 +16,7 @@ BUILTIN = "pip install 'xcfg-torch[builtin]'"
 ATTENTION = ("eager", "sdpa", "model_default", "flash_attention_2")
 PRODUCTION = "torch.log_softmax_gather"
 REFERENCE = "xcfg.reference_logp"
+OWN_HEAD = "torch.head_then_logprob"
 OFFSET = OptionDefinition(
     name="offset",
     domain=FloatRange(),
@@ -87,7 +88,11 @@ TORCH = RuntimeDescriptor(
         *_layout("reference"),
         *_on("reference", {"batch.packing": (True, False)}),
     ),
-    policies={"selected_logprob": {"production": PRODUCTION, "reference": REFERENCE, "deterministic": PRODUCTION}},
+    policies={
+        "selected_logprob": {"production": PRODUCTION, "reference": REFERENCE, "deterministic": PRODUCTION},
+        "linear_selected_logprob": {"production": OWN_HEAD, "reference": "xcfg.reference_linear_logp"},
+    },
+    operators=("selected_logprob", "linear_selected_logprob"),
     devices=("cpu", "cuda"),
     requires=REQUIRES,
     install_hint=INSTALL,
@@ -149,6 +154,13 @@ BACKENDS = (
         factory="xcfg_torch.logprob:log_softmax_gather",
         properties=("run-to-run",),
         aliases=("torch",),
+    ),
+    OperatorBackendDescriptor(
+        operation="linear_selected_logprob",
+        backend_id=OWN_HEAD,
+        summary="the model's own head, whose logits `selected_logprob` is handed; nothing is injected",
+        factory="xcfg_torch.head:own_head",
+        runtimes=("torch",),
     ),
     OperatorBackendDescriptor(
         operation="selected_logprob",

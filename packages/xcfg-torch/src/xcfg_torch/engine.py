@@ -13,6 +13,7 @@ from xcfg.plugin.operators import BoundOperator
 
 from xcfg_torch.batching import Batch
 from xcfg_torch.fsdp import Sharding
+from xcfg_torch.head import Head
 from xcfg_torch.load import Anatomy, dtype_name
 from xcfg_torch.observe import Observer, Seen
 from xcfg_torch.options import TorchOptions
@@ -20,8 +21,9 @@ from xcfg_torch.options import TorchOptions
 
 @dataclass
 class Engine:
-    """One rank: the model with its hooks, the operator, and what was asked for at construction.
+    """One rank: the model with its hooks, the operators, and what was asked for at construction.
 
+    operator: of selected_logprob. head: what is bound as linear_selected_logprob, if anything is.
     last_fold: of the weights when they were last looked at, at the end of the build or of the previous score. A score
     starts from it: what changes in between shows at that score's end, so each boundary is folded once.
     """
@@ -38,11 +40,22 @@ class Engine:
     attention: str
     pad_id: int
     last_fold: str = ""
+    head: Head | None = None
 
     @property
     def model(self) -> Any:
         """The causal LM."""
         return self.parts.model
+
+    @property
+    def injected_head(self) -> Head | None:
+        """The head in whose place an operator stands, None where the model's own forms logits."""
+        return self.head if self.head is not None and self.head.stand_in is not None else None
+
+    @property
+    def scorer(self) -> BoundOperator:
+        """The operator that makes log probabilities: of the head where one is injected there, else of the logits."""
+        return self.operator if self.injected_head is None else self.injected_head.operator
 
     def tensor(self, array: NDArray[Any]) -> torch.Tensor:
         """Return a copy of `array` on the engine's device."""
@@ -74,8 +87,13 @@ class Engine:
         )
 
     def call(self, **arguments: Any) -> tuple[Any, Seen]:
-        """Call the model under the observer; return its output and what entered."""
+        """Call the model under the observer; return its output and what entered.
+
+        Where an operator stands in the place of the head, `output.logits` are the final hidden states.
+        """
         with self.observer.watching(), self.sharding.counting():
             output = self.model(**arguments)
             self.observer.model_outputs[dtype_name(output.logits.dtype)] += 1
+        if self.head is not None:
+            self.head.check(output.logits)
         return output, self.observer.take()

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from xcfg.plugin.operators import backend_meant
-from xcfg.plugin.readback import OPERATOR_KNOB, Reading, application, execution, state, unknown
+from xcfg.plugin.readback import HEAD, OPERATOR_KNOB, Reading, application, execution, operator_path, state, unknown
 from xcfg.schema._base import Value
 from xcfg.schema.names import EvidenceKind, Exercised, Lifecycle
 from xcfg.schema.runtime import Evidence, KnobApplication
@@ -18,6 +18,7 @@ from xcfg.schema.runtime import Evidence, KnobApplication
 from xcfg_torch.attention import backend_that_ran
 from xcfg_torch.engine import Engine
 from xcfg_torch.fsdp import local, placements
+from xcfg_torch.head import head_reading
 from xcfg_torch.load import dtype_name
 from xcfg_torch.mixed_knobs import MASTER, OUTPUT, SAME, UNCAST
 from xcfg_torch.mixed_precision import live_policies, returned_by_root
@@ -25,18 +26,20 @@ from xcfg_torch.mixed_precision import live_policies, returned_by_root
 REQUEST_KNOBS = ("batch.size", "batch.padding_side", "batch.packing")
 OPTIONS = "logprob."
 """What the path of an option of the injected operator begins with."""
+HEAD_PATH = operator_path(HEAD)
 
 
 Reader = Callable[[Engine, Value], Reading]
 
 
 def construction_applications(engine: Engine, knobs: dict[str, Value], *, scored: bool) -> tuple[KnobApplication, ...]:
-    """Return one record per construction or process knob in `knobs`.
+    """Return one record per construction or process knob in `knobs`, and one of the head's operator where it is bound.
 
     scored: the counters are those of a score, not of the probe at build.
     """
     result = []
-    for path, value in sorted(knobs.items()):
+    bound = {} if engine.head is None else {HEAD_PATH: engine.head.operator.binding.requested}
+    for path, value in sorted({**bound, **knobs}.items()):
         if path in REQUEST_KNOBS:
             continue
         reader = READERS.get(path)
@@ -59,8 +62,8 @@ def construction_applications(engine: Engine, knobs: dict[str, Value], *, scored
 
 def _shown_by_a_score(engine: Engine, path: str) -> Exercised:
     """Return what a score says of a setting that acts in every forward; one of the operator acts where it is called."""
-    of_the_operator = path == OPERATOR_KNOB or path.startswith(OPTIONS)
-    return Exercised.NO if of_the_operator and not engine.operator.calls else Exercised.YES
+    of_the_operator = path in (OPERATOR_KNOB, HEAD_PATH) or path.startswith(OPTIONS)
+    return Exercised.NO if of_the_operator and not engine.scorer.calls else Exercised.YES
 
 
 def _dtype(engine: Engine, requested: Value) -> Reading:
@@ -139,6 +142,12 @@ def _policies(engine: Engine) -> tuple[Evidence, ...]:
 
 
 def _logp_backend(engine: Engine, requested: Value) -> Reading:
+    head = engine.injected_head
+    if head is not None:
+        evidence = [execution("calls of the operator in the place of the head", head.operator.calls)]
+        return Reading(
+            backend_meant(engine.operator.binding, requested), head.operator.binding.backend_id, (*evidence,)
+        )
     operator = engine.operator
     binding = operator.binding
     function = operator.function
@@ -150,16 +159,22 @@ def _logp_backend(engine: Engine, requested: Value) -> Reading:
     return Reading(backend_meant(binding, requested), binding.backend_id, tuple(evidence), exercised=exercised)
 
 
+def _head(engine: Engine, requested: Value) -> Reading:
+    if engine.head is None:
+        return Reading(None, None, (), reason=f"no backend of {HEAD} was bound")
+    return head_reading(engine.head, sum(engine.observer.head_rows.values()), requested)
+
+
 def _operator_option(engine: Engine, path: str) -> Reading:
     """Read a `logprob.*` knob: an option that the injected operator was built with."""
     name = path.partition(".")[2]
-    options = engine.operator.binding.options
+    options = engine.scorer.binding.options
     if name not in options:
         return Reading(
             None,
             None,
             (),
-            reason=f"{engine.operator.binding.backend_id!r} was built without the option {name!r}",
+            reason=f"{engine.scorer.binding.backend_id!r} was built without the option {name!r}",
         )
     evidence = (state("options of the injected operator", f"{name}={options[name]!r}"),)
     return Reading(options[name], options[name], evidence)
@@ -186,6 +201,7 @@ READERS: dict[str, Reader] = {
     MASTER: _master,
     OUTPUT: _output,
     OPERATOR_KNOB: _logp_backend,
+    HEAD_PATH: _head,
     "rollout.tensor_parallel_size": _inherent(1, Lifecycle.PROCESS_START, "one process holds the whole model"),
     "rollout.context_parallel_size": _inherent(1, Lifecycle.PROCESS_START, "one process holds the whole context"),
     "rollout.enable_prefix_caching": _inherent(

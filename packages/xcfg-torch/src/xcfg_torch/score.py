@@ -16,6 +16,7 @@ from xcfg_torch.batching import packing_fault
 from xcfg_torch.consumed import Consumed
 from xcfg_torch.decode import Intervention
 from xcfg_torch.engine import Engine
+from xcfg_torch.head import refuse_request
 from xcfg_torch.knobs import construction_applications
 from xcfg_torch.layout import Layout, UnsupportedRequestError, layout_of
 from xcfg_torch.layout_knobs import layout_applications
@@ -47,14 +48,18 @@ def run_score(
     decode = request.arm == Arm.ROLLOUT_DECODE.value
     layout = _checked_layout(engine, knobs, request, rollout)
     chain = value_chain(rollout.manifest.sampling)
+    refuse_request(engine.head, request, chain)
+    head = engine.injected_head
     wide = request.score_dtype == "float64" or engine.dtype == "float64"
     sheet = ScoreSheet(
         rollout,
-        engine.operator,
+        engine.scorer,
         columns=request.columns,
         dtype="float64" if wide else "float32",
         chain=chain,
-        row_chunk=engine.options.row_chunk,
+        # An operator of the head bounds the rows of logits itself, and its hidden states are few bytes.
+        row_chunk=engine.options.row_chunk if head is None else max(1, len(rollout.token_ids)),
+        weight=None if head is None else head.weight,
     )
     consumed = Consumed(len(rollout.token_ids))
     before = _begin(engine)
@@ -108,6 +113,8 @@ def _begin(engine: Engine) -> State:
     engine.observer.clear()
     engine.sharding.clear()
     engine.operator.calls = 0
+    if engine.head is not None:
+        engine.head.clear()
     return read_state(engine.model, engine.last_fold)
 
 
@@ -142,10 +149,18 @@ def _counters(engine: Engine, sheet: ScoreSheet) -> dict[str, int]:
         "forwards": observer.forwards,
         "single_token_forwards": observer.single_token_forwards,
         "operator.selected_logprob": engine.operator.calls,
+        **_head_counters(engine),
         "scored_tokens": int((sheet.selected >= 0).sum()),
         "all_gathers": engine.sharding.all_gathers,
         **{name: count for name, count in attention.items() if count},
     }
+
+
+def _head_counters(engine: Engine) -> dict[str, int]:
+    if engine.head is None:
+        return {}
+    formed = 0 if engine.injected_head is not None else sum(engine.observer.head_rows.values())
+    return {"operator.linear_selected_logprob": engine.head.operator.calls, "head.formed_logits": formed}
 
 
 def _mechanism(

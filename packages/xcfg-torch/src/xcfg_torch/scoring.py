@@ -1,5 +1,8 @@
 """From rows of logits to the columns of a score: the selected-logprob operator, and optional columns.
 
+An operator in the place of the head is handed rows of hidden states and the head's weights instead, and has no columns
+beside its values.
+
 Memory: only `row_chunk` rows are widened at a time. With V entries of vocabulary that is row_chunk * V * 8 bytes for
 torch.log_softmax_gather (two float32 copies), and at most row_chunk * V * 40 where top-k, top-p or optional columns
 are wanted: 0.3 and 1.6 GB at the default 256 rows and V = 152,000, however many tokens a batch has.
@@ -39,8 +42,12 @@ class ScoreSheet:
         dtype: str,
         chain: Sequence[str],
         row_chunk: int,
+        weight: torch.Tensor | None = None,
     ) -> None:
-        """Make empty columns: NaN, 0 and -1. UsageError for a column that nobody knows."""
+        """Make empty columns: NaN, 0 and -1. UsageError for a column that nobody knows.
+
+        weight: of the head [V, K], where rows are hidden states and `operator` is a linear_selected_logprob.
+        """
         unknown = [name for name in columns if name not in OPTIONAL_COLUMNS]
         if unknown:
             raise UsageError(f"there is no column {unknown[0]!r}", hint=did_you_mean(unknown[0], OPTIONAL_COLUMNS))
@@ -48,6 +55,7 @@ class ScoreSheet:
         sampling = rollout.manifest.sampling
         self.rollout = rollout
         self.operator = operator
+        self.weight = weight
         self.chain = tuple(chain)
         self.sampler = chain_of(sampling.temperature, sampling.top_k, sampling.top_p)
         self.row_chunk = row_chunk
@@ -71,7 +79,7 @@ class ScoreSheet:
             self.columns[name] = torch.zeros(len(self.selected), dtype=torch.int32)
 
     def score(self, flat: NDArray[np.int64], logits: torch.Tensor, phase: Phase) -> None:
-        """Score tokens `flat` [N] from logits [N, V]; each token once."""
+        """Score tokens `flat` [N] from logits [N, V], or from hidden states [N, K] beside a weight; each token once."""
         for start in range(0, len(flat), self.row_chunk):
             part = slice(start, start + self.row_chunk)
             self._score_rows(flat[part], logits[part], phase)
@@ -80,14 +88,16 @@ class ScoreSheet:
         if bool((self.selected[flat] >= 0).any()):
             raise WorkerError("a token was scored twice in one request")
         ids = self.rollout.tensors["selected_token_ids"][flat].astype(np.int64)
-        if int(ids.max()) >= logits.shape[-1]:
+        entries = logits.shape[-1] if self.weight is None else self.weight.shape[0]
+        if int(ids.max()) >= entries:
             raise WorkerError(
-                f"the token id {int(ids.max())} is outside the {logits.shape[-1]} logits of the model",
+                f"the token id {int(ids.max())} is outside the {entries} logits of the model",
                 hint="The rollout was frozen with another tokenizer or checkpoint.",
             )
         selected = torch.from_numpy(ids).to(logits.device)
         processed = apply_chain(logits, self.chain)
-        values = call_operator(self.operator, processed, selected)
+        head = () if self.weight is None else (self.weight,)
+        values = call_operator(self.operator, processed, *head, selected)
         where = torch.from_numpy(flat)
         self.columns["selected_logprob"][where] = values.to(self.columns["selected_logprob"].dtype).cpu()
         self.columns["phase"][where] = int(phase)
@@ -121,9 +131,13 @@ def kept_mass(logits: torch.Tensor, chain: Sequence[str]) -> torch.Tensor:
     return (probability * kept).sum(dim=-1)
 
 
-def call_operator(operator: BoundOperator, logits: torch.Tensor, selected: torch.Tensor) -> torch.Tensor:
-    """Return the operator's [N] values; WorkerError when it returns another shape or no float32/float64."""
-    values = operator(logits, selected)
+def call_operator(operator: BoundOperator, *inputs: torch.Tensor) -> torch.Tensor:
+    """Return the operator's [N] values; WorkerError when it returns another shape or no float32/float64.
+
+    inputs: logits, or hidden states and the head's weights; then the selected ids [N].
+    """
+    selected = inputs[-1]
+    values = operator(*inputs)
     if not isinstance(values, torch.Tensor) or values.shape != selected.shape:
         shape = tuple(values.shape) if isinstance(values, torch.Tensor) else type(values).__name__
         raise WorkerError(f"{operator.binding.backend_id!r} returned {shape}, not {tuple(selected.shape)} values")

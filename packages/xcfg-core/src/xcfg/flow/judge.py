@@ -22,7 +22,7 @@ from xcfg.contract import Contract
 from xcfg.errors import ArtifactError
 from xcfg.flow.documents import Actual, IdentityDocument, Requested
 from xcfg.identity.rollout import Rollout
-from xcfg.plugin.readback import ATTENTION, attention_path, is_operator, operator_path
+from xcfg.plugin.readback import ATTENTION, HEAD, OPERATOR_KNOB, attention_path, is_operator, operator_path
 from xcfg.runtime.evidence import ENDS_AS, ORDER
 from xcfg.schema.codec import evolve
 from xcfg.schema.names import Applied, Arm, Assessment, Status
@@ -258,6 +258,7 @@ def _declared(requested: Requested) -> set[str]:
             operation, _, side = rest.rpartition(".")
             declared.add(f"{operator_path(operation)}@{side}")
             declared |= {attention_path(side)} if operation == ATTENTION else set()
+            declared |= {f"{OPERATOR_KNOB}@{side}"} if operation == HEAD else set()
     return declared
 
 

@@ -17,7 +17,7 @@ from xcfg.flow.runtimes import Runtimes
 from xcfg.operators import OperatorResolutionError, OperatorSession, SemanticOperatorCatalog
 from xcfg.plugin.builtin.knobs import LOGP_BACKEND
 from xcfg.plugin.manager import PluginManager
-from xcfg.plugin.readback import ATTENTION, attention_path
+from xcfg.plugin.readback import ATTENTION, HEAD, attention_path
 from xcfg.running.external import EXTERNAL, programs
 from xcfg.running.launch import LaunchSpec
 from xcfg.runtime.environment import scoring_environment
@@ -300,13 +300,15 @@ def _derived(
     """Return `knobs` as the operator mapping has them: the mapping is what is executed.
 
     logp.backend follows it; an engine that takes no operator and is asked for its own has nothing to set and nothing
-    to read back. An attention backend that is left to the model is not asked for where another one is injected.
+    to read back. An attention backend that is left to the model is not asked for where another one is injected, nor is
+    the engine's own log probability where an operator takes its place together with the head's.
     """
     knobs = _without_default_attention(knobs, case, side, descriptor)
     choice = case.operators.get(SELECTED_LOGPROB, {}).get(side)
     if choice is None or LOGP_BACKEND not in knobs:
         return knobs
-    if SELECTED_LOGPROB not in descriptor.operators and choice.backend in ENGINES_OWN:
+    unasked = SELECTED_LOGPROB not in descriptor.operators or _injects(HEAD, case, side, descriptor)
+    if unasked and choice.backend in ENGINES_OWN:
         return {path: value for path, value in knobs.items() if path != LOGP_BACKEND}
     return {**knobs, LOGP_BACKEND: choice.backend}
 
@@ -314,7 +316,11 @@ def _derived(
 def _without_default_attention(
     knobs: dict[str, Value], case: ExperimentCase, side: str, descriptor: RuntimeDescriptor
 ) -> dict[str, Value]:
-    choice = case.operators.get(ATTENTION, {}).get(side)
-    injected = choice is not None and choice.backend not in ENGINES_OWN and ATTENTION in descriptor.operators
+    injected = _injects(ATTENTION, case, side, descriptor)
     path = attention_path(side)
     return {name: value for name, value in knobs.items() if not injected or (name, value) != (path, MODEL_DEFAULT)}
+
+
+def _injects(operation: str, case: ExperimentCase, side: str, descriptor: RuntimeDescriptor) -> bool:
+    choice = case.operators.get(operation, {}).get(side)
+    return choice is not None and choice.backend not in ENGINES_OWN and operation in descriptor.operators

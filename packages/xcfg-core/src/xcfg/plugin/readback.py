@@ -16,13 +16,16 @@ from xcfg.schema.runtime import Evidence, KnobApplication
 OPERATOR_KNOB = "logp.backend"
 """The knob of the operator `selected_logprob`; every other operator has the path of `operator_path`."""
 OPERATORS = "operators."
+SELECTED = "selected_logprob"
+HEAD = "linear_selected_logprob"
+"""The operator in the place of the head and of `selected_logprob`: injected, it leaves neither anything to do."""
 ATTENTION = "attention"
 """The operator beside which a side has a knob, `rollout.attention_backend` or `training.attention_backend`."""
 
 
 def operator_path(operation: str) -> str:
     """Return the path under which an adapter reports what ran as `operation` on its side."""
-    return OPERATOR_KNOB if operation == "selected_logprob" else f"{OPERATORS}{operation}"
+    return OPERATOR_KNOB if operation == SELECTED else f"{OPERATORS}{operation}"
 
 
 def attention_path(side: str) -> str:

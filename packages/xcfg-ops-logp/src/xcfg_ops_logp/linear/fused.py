@@ -1,9 +1,9 @@
 """`linear_selected_logprob` by our Triton kernels, in one of two forms; differentiable.
 
+tiles (kernels/linear_tile.py): one kernel that never writes a logit. Least memory, and cheap for few rows; bfloat16 and
+float16, K a multiple of 8. The default where it runs.
 blocks (kernels/linear.py): the library's product of a fixed number of rows and a part of the vocabulary, then one read
 of it. Any depth K; few rows cost as much as a whole block, because the last one is padded.
-tiles (kernels/linear_tile.py): one kernel that never writes a logit. Least memory, and cheap for few rows; bfloat16 and
-float16, K a multiple of 8.
 
 Both accumulate in float32, and round logits to the dtype of the weights before they are summed up (`tiles` can leave
 that out), as where logits are written. The backward forms the logits of a part of the vocabulary again, rounded, by the
@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 DOWNCASTS = ("logits", "never")
 ALIGNMENT = 16
 """Bytes: what the bulk copy engine asks of a row and of the first element."""
+HALF = (torch.bfloat16, torch.float16)
+HOPPER = (9, 0)
+"""Compute capability of the first cards with a bulk copy engine; on older ones the tiles were never measured."""
 
 
 def build_blocks(*, ignore_index: int | None = None) -> LinearOperator:
@@ -61,7 +64,7 @@ def evaluate(
     weight: torch.Tensor,
     selected: torch.Tensor,
     *,
-    form: Form = linear.DEFAULT,
+    form: Form | None = None,
     backward: linear.Blocks = linear.BACKWARD,
     ignore_index: int | None = None,
     entropy: bool = False,
@@ -69,13 +72,17 @@ def evaluate(
     """Return log probability, log-sum-exp and entropy, float32 [N], nats, with gradients of hidden and weight.
 
     hidden [N, K], weight [V, K], one dtype, copied first unless contiguous; selected int64 [N] in [0, V). ignore_index:
-    rows of this id have the log probability NaN, and no gradient from it. backward: shapes of its products. A row whose
-    logits hold a NaN or a +inf gives NaN. Extra memory: see kernels/linear.py and kernels/linear_tile.py.
+    rows of this id have the log probability NaN, and no gradient from it. form: None for that of `default_form`.
+    backward: shapes of its products. A row whose logits hold a NaN or a +inf gives NaN. Extra memory: see
+    kernels/linear.py and kernels/linear_tile.py.
 
     Raises UsageError for wrong dtypes, shapes or devices, IdentityError for an id outside the vocabulary.
     """
     ignored = check_linear(hidden, weight, selected, ignore_index=ignore_index)
     check_device(hidden)
+    if form is None:
+        capability = torch.cuda.get_device_capability(hidden.device) if hidden.is_cuda else None
+        form = default_form(hidden.dtype, hidden.shape[1], capability)
     if isinstance(form, linear_tile.Tiles):
         _check_tiles(hidden)
     ids = selected if ignored is None else selected.masked_fill(ignored, 0)
@@ -83,6 +90,16 @@ def evaluate(
         _plain(hidden), _plain(weight), ids.contiguous(), entropy, form, backward
     )
     return values(found, ignored)
+
+
+def default_form(dtype: torch.dtype, depth: int, capability: tuple[int, int] | None) -> Form:
+    """Return tiles where they take dtype and depth, on a card of at least HOPPER, else blocks.
+
+    The number of rows is not asked for, so that the bits of a row do not depend on it. capability: None without a card.
+    """
+    whole = depth * dtype.itemsize % ALIGNMENT == 0
+    tiles = dtype in HALF and whole and capability is not None and capability >= HOPPER
+    return linear_tile.DEFAULT if tiles else linear.DEFAULT
 
 
 def _plain(tensor: torch.Tensor) -> torch.Tensor:
