@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from xcfg.plugin import hookimpl
+from xcfg.plugin import DebugMatrix, hookimpl
 from xcfg.schema.knobs import IntRange
 from xcfg.schema.operators import OperatorBackendDescriptor, OptionDefinition
 
+from xcfg_ops_logp.ablation.descriptor import ABLATION
+from xcfg_ops_logp.matrix.rows import CAPTURE, MATRIX
 from xcfg_ops_logp.torch_backends import BACKENDS, IGNORE
 
 REFERENCE = OperatorBackendDescriptor(
@@ -31,4 +33,10 @@ REFERENCE = OperatorBackendDescriptor(
 @hookimpl
 def xcfg_operator_backends() -> tuple[OperatorBackendDescriptor, ...]:
     """Return the backends of this package."""
-    return (REFERENCE, *BACKENDS)
+    return (REFERENCE, *BACKENDS, ABLATION, CAPTURE)
+
+
+@hookimpl
+def xcfg_debug_matrices() -> tuple[DebugMatrix, ...]:
+    """Return the debug matrix `logp`."""
+    return (MATRIX,)
