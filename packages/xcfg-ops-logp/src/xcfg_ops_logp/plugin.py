@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from xcfg.plugin import DebugMatrix, hookimpl
-from xcfg.schema.knobs import IntRange
+from xcfg.schema.knobs import IntRange, KnobDefinition
 from xcfg.schema.operators import OperatorBackendDescriptor, OptionDefinition
 
 from xcfg_ops_logp.ablation.descriptor import ABLATION
+from xcfg_ops_logp.ablation.knobs import KNOBS
 from xcfg_ops_logp.matrix.rows import CAPTURE, MATRIX
 from xcfg_ops_logp.torch_backends import BACKENDS, IGNORE
 
@@ -28,6 +29,12 @@ REFERENCE = OperatorBackendDescriptor(
         IGNORE,
     ),
 )
+
+
+@hookimpl
+def xcfg_knobs() -> tuple[KnobDefinition, ...]:
+    """Return the axes of the selected log probability."""
+    return KNOBS
 
 
 @hookimpl

@@ -108,6 +108,23 @@ class ShardedLogprob(Protocol):
         ...
 
 
+class StatedLogprob(Protocol):
+    """A `selected_logprob` that says what its last call did; a runtime reports it, and reads options back from it.
+
+    stated: `options` maps the name of an option to the value that ran; `vocabulary` is {"policy", "real", "padded"}, as
+    the gate over vocabularies takes it. transforms: what it does to logits, in the spelling of a manifest. scored_ids:
+    int64 [N], the ids whose values it returned; None where they are those it was handed.
+    """
+
+    stated: dict[str, Any]
+    transforms: tuple[str, ...]
+    scored_ids: torch.Tensor | None
+
+    def __call__(self, logits: torch.Tensor, selected: torch.Tensor) -> torch.Tensor:
+        """As SelectedLogprob."""
+        ...
+
+
 @runtime_checkable
 class DumpReader(Protocol):
     """Reads a foreign dump into canonical columns, in bounded memory."""

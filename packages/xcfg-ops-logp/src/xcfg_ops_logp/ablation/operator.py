@@ -41,7 +41,7 @@ class Ablation:
 
     def __init__(self, **options: Any) -> None:
         """Take the options by name; UsageError for values outside their domains."""
-        self.options = {
+        self.options: dict[str, Any] = {
             "vocab_padding_policy": "mask",
             "padded_vocab_size": 0,
             "vocab_shard_map": "whole",
@@ -57,13 +57,17 @@ class Ablation:
             "block_size": 0,
             "chunk_rows": 64,
             "ignore_index": None,
-            **options,
         }
+        unknown = options.keys() - self.options.keys()
+        if unknown:
+            raise TypeError(f"no option {min(unknown)!r}; known: {', '.join(self.options)}")
+        self.options |= options
         self.accum_dtype = accumulator(self.options["accum_dtype"])
         self.chunk_rows = positive("chunk_rows", self.options["chunk_rows"])
         self.ignore_index = ignore_id(self.options["ignore_index"])
         self.chain = steps(self.options["transform_chain"])
         self.stated: dict[str, Any] = {}
+        self.ran: dict[str, Any] = {}
         self.scored_ids: torch.Tensor | None = None
 
     @property
@@ -82,7 +86,10 @@ class Ablation:
         an id outside the vocabulary.
         """
         real = logits.shape[1] if logits.ndim == 2 else 0
-        ids = selected.roll(-1) if self.options["shift_convention"] == "internal" else selected
+        self.ran = {}
+        internal = self.options["shift_convention"] == "internal"
+        ids = selected.roll(-1) if internal else selected
+        self.ran["shift_convention"] = "internal" if internal else "pre_shifted"
         ignored = check(logits, ids, real, ignore_index=self.ignore_index)
         self.scored_ids = ids
         safe = ids if ignored is None else ids.masked_fill(ignored, 0)
@@ -99,10 +106,9 @@ class Ablation:
         logprob, logsumexp = (torch.cat([part[index] for part in parts]) for index in (0, 1))
         if ignored is not None:
             logprob = logprob.masked_fill(ignored, torch.nan)
-        self.stated["vocabulary"] = {
-            "policy": self.options["vocab_padding_policy"],
-            "real": real,
-            "padded": columns,
+        self.stated = {
+            "options": dict(self.ran),
+            "vocabulary": {"policy": self.ran["vocab_padding_policy"], "real": real, "padded": columns},
         }
         return logprob, logsumexp
 
@@ -128,7 +134,9 @@ class Ablation:
     ) -> tuple[torch.Tensor, torch.Tensor]:
         wide, real = self._widened(rows, columns), rows.shape[1]
         picked = self._picked(wide, selected, shards)
-        if self.options["vocab_padding_policy"] == "mask" and columns > real:
+        masked = self.options["vocab_padding_policy"] == "mask" or columns == real
+        self.ran["vocab_padding_policy"] = "mask" if masked else "include"
+        if masked and columns > real:
             wide = torch.cat((wide[:, :real], torch.full_like(wide[:, real:], -torch.inf)), dim=1)
         ranges = [bounds for bounds in shards if bounds[0] < bounds[1]]
         top = wide.amax(dim=-1) if self.options["reduce"] == "allreduce_partials" else None
@@ -138,31 +146,35 @@ class Ablation:
         logsumexp = whole.top + log_total
         logprob = (picked - whole.top) - log_total
         if self.options["downcast_at"] == "result":
-            logprob, logsumexp = self._dropped(logprob), self._dropped(logsumexp)
+            logprob, logsumexp = self._dropped(logprob, "result"), self._dropped(logsumexp, "result")
         void = ~whole.top.isfinite()
-        self.stated["options"] = self._did(wide, shards, partials)
+        self._note(wide, real, shards, partials)
         return logprob.masked_fill(void, torch.nan), logsumexp.masked_fill(void, torch.nan)
 
     def _widened(self, rows: torch.Tensor, columns: int) -> torch.Tensor:
         head = self.options["head_dtype"]
         source = rows if head == "as_is" else rows.to(DTYPES[head])
-        self.stated["head_dtype"] = str(source.dtype).removeprefix("torch.")
+        self.ran["head_dtype"] = head if source is rows else str(source.dtype).removeprefix("torch.")
+        self.ran["downcast_at"] = "never"
         if columns > rows.shape[1]:
             source = torch.nn.functional.pad(source, (0, columns - rows.shape[1]))
         wide = source.to(torch.promote_types(self.accum_dtype, rows.dtype))
         if self.options["downcast_at"] == "logits":
-            wide = self._dropped(wide)
+            wide = self._dropped(wide, "logits")
         for name, value in self.chain:
             wide = transformed(wide, name, value)
         return wide
 
-    def _dropped(self, values: torch.Tensor) -> torch.Tensor:
+    def _dropped(self, values: torch.Tensor, place: str) -> torch.Tensor:
+        self.ran["downcast_at"] = place
         return values.to(DTYPES[self.options["downcast_dtype"]]).to(values.dtype)
 
     def _picked(self, wide: torch.Tensor, selected: torch.Tensor, shards: ShardMap) -> torch.Tensor:
         """Return the selected logit [n]: from its owner, or as the sum over ranks of what each holds, 0 elsewhere."""
         if self.options["selected_gather"] == "local_gather":
+            self.ran["selected_gather"] = "local_gather"
             return wide.gather(-1, selected[:, None])[:, 0]
+        self.ran["selected_gather"] = "masked_sum_allreduce"
         total = torch.zeros_like(wide[:, 0])
         for start, stop in shards:
             if start < stop:
@@ -177,32 +189,24 @@ class Ablation:
         blocks = [_summed(block, top) for block in torch.split(local, width, dim=1)]
         found = blocks[0] if len(blocks) == 1 else _added(blocks, ORDERS[0])
         if self.options["downcast_at"] == "partials":
-            found = Partial(self._dropped(found.top), found.ties, self._dropped(found.others))
+            found = Partial(self._dropped(found.top, "partials"), found.ties, self._dropped(found.others, "partials"))
         return found
 
     def _merged(self, partials: list[Partial]) -> Partial:
         return partials[0] if len(partials) == 1 else _added(partials, self.options["merge_order"])
 
-    def _did(self, wide: torch.Tensor, shards: ShardMap, partials: list[Partial]) -> dict[str, Any]:
-        """Return option -> what this call did, where tensors or ranges show it."""
-        asked = self.options["head_dtype"]
-        blocks = max(stop - start for start, stop in shards)
-        size = self.options["block_size"]
-        split = len(partials) > 1
-        return {
+    def _note(self, wide: torch.Tensor, real: int, shards: ShardMap, partials: list[Partial]) -> None:
+        """Keep what this call did, as far as tensors and ranges show it; an option without effect is not what ran."""
+        size, split = self.options["block_size"], len(partials) > 1
+        widest = max(stop - start for start, stop in shards)
+        self.ran |= {
             "accum_dtype": str(partials[0].others.dtype).removeprefix("torch."),
-            "head_dtype": asked if asked == "as_is" else self.stated["head_dtype"],
-            "vocab_padding_policy": self.options["vocab_padding_policy"],
-            "padded_vocab_size": wide.shape[1] if self.options["padded_vocab_size"] else 0,
+            "padded_vocab_size": wide.shape[1] if wide.shape[1] > real else 0,
             "vocab_shard_map": self.options["vocab_shard_map"] if split else "whole",
             "reduce": self.options["reduce"] if split else "allgather_logits",
             "merge_order": self.options["merge_order"] if split else ORDERS[0],
-            "block_size": min(size, blocks) if size else 0,
+            "block_size": size if size < widest else 0,
             "transform_chain": self.options["transform_chain"] if self.chain else "none",
-            **{
-                name: self.options[name]
-                for name in ("downcast_at", "downcast_dtype", "selected_gather", "shift_convention")
-            },
         }
 
 
@@ -229,12 +233,12 @@ def transformed(logits: torch.Tensor, name: str, value: float) -> torch.Tensor:
 
 
 def _summed(local: torch.Tensor, top: torch.Tensor | None) -> Partial:
-    own = local.amax(dim=-1) if top is None else top
-    base = own.masked_fill(own == -torch.inf, 0)
-    shifted = local - base[:, None]
+    """Return the partial of one block. Maxima are constants to a gradient, and ties are exp(0) each: it is softmax."""
+    own = (local.amax(dim=-1) if top is None else top).detach()
+    shifted = local - own.masked_fill(own == -torch.inf, 0)[:, None]
     maxima = shifted == 0
-    terms = shifted.exp().masked_fill(maxima, 0)
-    return Partial(own, maxima.sum(dim=-1).to(local.dtype), tree_sum(terms))
+    terms = shifted.exp()
+    return Partial(own, terms.masked_fill(~maxima, 0).sum(dim=-1), tree_sum(terms.masked_fill(maxima, 0)))
 
 
 def _added(partials: list[Partial], order: str) -> Partial:
