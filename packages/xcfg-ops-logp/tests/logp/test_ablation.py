@@ -195,6 +195,10 @@ def test_a_map_of_an_engine_that_pads_less_is_refused():
     logits, selected = operands(500)
     with pytest.raises(UsageError, match="512 columns"):
         Ablation(**{**SPLIT, "vocab_shard_map": "vllm:2"}, padded_vocab_size=768)(logits, selected)
+    wide = Ablation(**{**SPLIT, "vocab_shard_map": "megatron:2:384"}, padded_vocab_size=768)
+    assert (wide(logits, selected).double() - selected_logprob(logits, selected)).abs().max() < bound(
+        evaluate(logits, selected)
+    )
 
 
 def test_knobs_are_options_and_fields():

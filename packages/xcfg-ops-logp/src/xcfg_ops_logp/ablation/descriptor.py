@@ -12,7 +12,6 @@ from xcfg.schema.operators import OperatorBackendDescriptor, OptionDefinition
 from xcfg_ops_logp.torch_backends import ACCUMULATOR, CHUNK, IGNORE
 
 STEP = r"(temperature|soft_cap|logit_scale):[0-9][0-9.eE+-]*"
-MAPS = ("whole", "even", "megatron", "vllm")
 REDUCE = ("allreduce_partials", "allgather_partials_fixed_merge", "allgather_logits")
 ORDERS = ("global_vocab_shard_index", "reverse_vocab_shard_index", "pairwise_tree")
 DOWNCAST = ("never", "logits", "partials", "result")
@@ -32,9 +31,9 @@ OPTIONS = (
     ),
     _option(
         "vocab_shard_map",
-        Text(pattern=r"whole|(even|megatron|vllm):[1-9][0-9]*"),
+        Text(pattern=r"whole|even:[1-9][0-9]*|(megatron|vllm):[1-9][0-9]*(:[1-9][0-9]*)?"),
         "whole",
-        "who owns which id: whole, or even, megatron or vllm with the number of virtual ranks, e.g. megatron:2",
+        "who owns which id: whole, even:RANKS, or an engine's map, megatron:RANKS[:DIVISOR], vllm:RANKS[:MULTIPLE]",
     ),
     _option("reduce", Choice(values=REDUCE), "allgather_logits", "what the virtual ranks hand each other"),
     _option("merge_order", Choice(values=ORDERS), ORDERS[0], "in which order partial sums of the ranks are added"),

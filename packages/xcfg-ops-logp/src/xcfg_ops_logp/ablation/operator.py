@@ -114,18 +114,18 @@ class Ablation:
 
     def _shards(self, real: int, columns: int) -> ShardMap:
         """Return the ranges of the virtual ranks over all columns; UsageError where an engine would pad otherwise."""
-        kind, _, count = str(self.options["vocab_shard_map"]).partition(":")
+        kind, *numbers = str(self.options["vocab_shard_map"]).split(":")
         if kind == "whole" or self.options["reduce"] == "allgather_logits":
             return ((0, columns),)
-        ranks = int(count)
+        ranks, *padding = map(int, numbers)
         if kind == "even":
             cuts = [rank * columns // ranks for rank in range(ranks + 1)]
             return tuple(pairwise(cuts))
-        shards = megatron_shards(real, ranks) if kind == "megatron" else vllm_shards(real, ranks)
+        shards = (megatron_shards if kind == "megatron" else vllm_shards)(real, ranks, *padding)
         if shards[-1][1] < columns:
             raise UsageError(
                 f"{self.options['vocab_shard_map']} splits {shards[-1][1]} columns, and there are {columns}",
-                hint="Set padded_vocab_size to what that engine pads to, or leave it 0.",
+                hint="Set padded_vocab_size to what that map pads to, or leave it 0.",
             )
         return tuple((min(start, columns), min(stop, columns)) for start, stop in shards)
 
