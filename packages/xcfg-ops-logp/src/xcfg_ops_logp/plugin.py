@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from xcfg.plugin import hookimpl
-from xcfg.schema.knobs import IntRange
+from xcfg.plugin import DebugMatrix, hookimpl
+from xcfg.schema.knobs import IntRange, KnobDefinition
 from xcfg.schema.operators import OperatorBackendDescriptor, OptionDefinition
 
+from xcfg_ops_logp.ablation.descriptor import ABLATION
+from xcfg_ops_logp.ablation.knobs import KNOBS
 from xcfg_ops_logp.kernel_backends import KERNEL_BACKENDS
+from xcfg_ops_logp.matrix.rows import CAPTURE, MATRIX
 from xcfg_ops_logp.torch_backends import BACKENDS, IGNORE
 
 REFERENCE = OperatorBackendDescriptor(
@@ -30,6 +33,18 @@ REFERENCE = OperatorBackendDescriptor(
 
 
 @hookimpl
+def xcfg_knobs() -> tuple[KnobDefinition, ...]:
+    """Return the axes of the selected log probability."""
+    return KNOBS
+
+
+@hookimpl
 def xcfg_operator_backends() -> tuple[OperatorBackendDescriptor, ...]:
     """Return the backends of this package."""
-    return (REFERENCE, *BACKENDS, *KERNEL_BACKENDS)
+    return (REFERENCE, *BACKENDS, *KERNEL_BACKENDS, ABLATION, CAPTURE)
+
+
+@hookimpl
+def xcfg_debug_matrices() -> tuple[DebugMatrix, ...]:
+    """Return the debug matrix `logp`."""
+    return (MATRIX,)

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from typing import Any
 
-from xcfg.plugin.operators import backend_meant
+from xcfg.plugin.operators import BoundOperator, backend_meant
 from xcfg.plugin.readback import HEAD, OPERATOR_KNOB, Reading, application, execution, operator_path, state, unknown
 from xcfg.schema._base import Value
 from xcfg.schema.names import EvidenceKind, Exercised, Lifecycle
@@ -176,8 +177,22 @@ def _operator_option(engine: Engine, path: str) -> Reading:
             (),
             reason=f"{engine.scorer.binding.backend_id!r} was built without the option {name!r}",
         )
-    evidence = (state("options of the injected operator", f"{name}={options[name]!r}"),)
-    return Reading(options[name], options[name], evidence)
+    given = options[name]
+    evidence = (state("options of the injected operator", f"{name}={given!r}"),)
+    did = stated(engine.scorer).get("options", {})
+    if name not in did:
+        return Reading(given, given, evidence)
+    ran = did[name]
+    reason = "" if ran == given else f"the operator was built with {given!r} and its last call did {ran!r}"
+    return Reading(
+        given, ran, (execution("last call of the injected operator", f"{name}={ran!r}"), *evidence), reason=reason
+    )
+
+
+def stated(operator: BoundOperator) -> dict[str, Any]:
+    """Return what the operator states of its call (xcfg.plugin.protocols.StatedLogprob); empty without."""
+    said = getattr(operator.function, "stated", None)
+    return said if isinstance(said, dict) and operator.calls else {}
 
 
 def _inherent(value: Value, lifecycle: Lifecycle, source: str) -> Reader:

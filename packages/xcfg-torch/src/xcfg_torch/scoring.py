@@ -30,7 +30,7 @@ SCORE_DTYPES = {"float32": torch.float32, "float64": torch.float64}
 class ScoreSheet:
     """The flat columns over T tokens of one request, filled row by row.
 
-    selected: int64 [T], the ids that were handed to the operator, -1 where none was.
+    selected: int64 [T], the ids that were handed to the operator, or that it says it scored; -1 where none was.
     """
 
     def __init__(
@@ -101,7 +101,8 @@ class ScoreSheet:
         where = torch.from_numpy(flat)
         self.columns["selected_logprob"][where] = values.to(self.columns["selected_logprob"].dtype).cpu()
         self.columns["phase"][where] = int(phase)
-        self.selected[flat] = selected.cpu().numpy()
+        scored = getattr(self.operator.function, "scored_ids", None)
+        self.selected[flat] = (selected if scored is None else scored).cpu().numpy()
         if self.wanted:
             self._optional(where, logits, processed, selected)
 

@@ -120,6 +120,7 @@ def _detail(summary: KnobsSummary) -> str:
             ("source class", knob.source_class.value),
             ("binding tier", knob.tier.value),
             ("critical", "yes" if knob.critical else "no"),
+            ("option of", f"{knob.option_of}: of the backend that a side runs" if knob.option_of else ""),
             ("derived", "set through the operator mapping" if knob.derived else ""),
             ("supported", knob.capability),
             ("applied", knob.apply),

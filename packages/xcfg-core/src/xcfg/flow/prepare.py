@@ -22,6 +22,7 @@ from xcfg.running.external import EXTERNAL, programs
 from xcfg.running.launch import LaunchSpec
 from xcfg.runtime.environment import scoring_environment
 from xcfg.runtime.keys import score_facts, score_key
+from xcfg.runtime.option_knobs import asked_options, not_injected, option_conflicts, with_options
 from xcfg.runtime.sides import request_knobs, side_knobs, unsupported
 from xcfg.schema._base import Value
 from xcfg.schema.knobs import KnobDefinition
@@ -112,7 +113,11 @@ class Preparer:
         for side in ("training", "rollout"):
             descriptor = self.runtimes.of(side)
             knobs = _derived(side_knobs(case.knobs, self.definitions, side), case, side, descriptor)
-            reasons.update(unsupported(descriptor, side, knobs))
+            knobs = self._asked(case, side, descriptor, knobs, reasons)
+            options = {path for path in knobs if self.definitions[path].option_of}
+            reasons.update(
+                unsupported(descriptor, side, {path: value for path, value in knobs.items() if path not in options})
+            )
             if reasons:
                 continue
             placement = self._place(descriptor, side, knobs, case.runtime_options.get(side, {}))
@@ -147,6 +152,33 @@ class Preparer:
     ) -> Placement:
         return place(descriptor, side, knobs, options, self.devices[side])
 
+    def _asked(
+        self,
+        case: ExperimentCase,
+        side: str,
+        descriptor: RuntimeDescriptor,
+        knobs: dict[str, Value],
+        reasons: dict[str, str],
+    ) -> dict[str, Value]:
+        """Return `knobs` without the options of operators that this side is not asked for."""
+        if not any(self.definitions[path].option_of for path in knobs):
+            return knobs
+        reasons.update(not_injected(knobs, self.definitions, descriptor))
+        catalog = SemanticOperatorCatalog.from_provided(self.backends, runtimes=(descriptor.name,))
+        kept = {path: value for path, value in knobs.items() if not self.definitions[path].option_of}
+        for operation, choices in case.operators.items():
+            if operation not in descriptor.operators:
+                continue
+            choice = choices[side]
+            named = descriptor.policies.get(operation, {}).get(
+                "production" if choice.backend in ENGINES_OWN else choice.backend, choice.backend
+            )
+            entry = catalog.find(operation, named)
+            asked = asked_options(knobs, self.definitions, operation, entry.descriptor if entry is not None else None)
+            reasons.update(option_conflicts(choice, asked))
+            kept |= asked
+        return kept
+
     def _bind(
         self,
         case: ExperimentCase,
@@ -172,8 +204,9 @@ class Preparer:
                 if not outside.ok:
                     reasons[f"operators.{operation}.{side}"] = outside.detail
                 continue
+            asked = {path: value for path, value in knobs.items() if self.definitions[path].option_of == operation}
             try:
-                bound[operation] = session.resolve(operation, side, choices[side], context)
+                bound[operation] = session.resolve(operation, side, with_options(choices[side], asked), context)
             except OperatorResolutionError as error:
                 reasons[f"operators.{operation}.{side}"] = error.message
         return bound

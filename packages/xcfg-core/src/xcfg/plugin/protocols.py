@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from xcfg.plugin.provide import Profile
     from xcfg.schema.experiment import Experiment
     from xcfg.schema.knobs import KnobDefinition
+    from xcfg.schema.matrix import MatrixRow, MatrixRowDefinition
     from xcfg.schema.plan import ExperimentCase, PlanIssue
     from xcfg.schema.worker import BuildReport, ScoreReport, ScoreRequest, WorkerSpec
 
@@ -107,6 +108,23 @@ class ShardedLogprob(Protocol):
         ...
 
 
+class StatedLogprob(Protocol):
+    """A `selected_logprob` that says what its last call did; a runtime reports it, and reads options back from it.
+
+    stated: `options` maps the name of an option to the value that ran; `vocabulary` is {"policy", "real", "padded"}, as
+    the gate over vocabularies takes it. transforms: what it does to logits, in the spelling of a manifest. scored_ids:
+    int64 [N], the ids whose values it returned; None where they are those it was handed.
+    """
+
+    stated: dict[str, Any]
+    transforms: tuple[str, ...]
+    scored_ids: torch.Tensor | None
+
+    def __call__(self, logits: torch.Tensor, selected: torch.Tensor) -> torch.Tensor:
+        """As SelectedLogprob."""
+        ...
+
+
 @runtime_checkable
 class DumpReader(Protocol):
     """Reads a foreign dump into canonical columns, in bounded memory."""
@@ -136,5 +154,32 @@ class ProfileExpander(Protocol):
 
         baseline: of the file, complete. root: the folder of runs when something is to run, None when it is only
         planned. Raises NothingSelectedError, with the reason, when the profile has no case here.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class MatrixRequest:
+    """One matrix to run on one frozen replay.
+
+    file: the experiment whose rollout and baseline are used. rows: what to run, in this order. backend: of the module's
+    operator; empty: its reference. options: keywords for `xcfg.run`. plugins: what is installed.
+    """
+
+    file: Path
+    rows: tuple[MatrixRowDefinition, ...]
+    plugins: Any
+    backend: str = ""
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@runtime_checkable
+class MatrixRunner(Protocol):
+    """Runs the rows of one debug matrix."""
+
+    def __call__(self, request: MatrixRequest) -> tuple[MatrixRow, ...]:
+        """Return one record per row and edge (and phase), gates first. Raises XcfgError where there is no replay.
+
+        An unmet gate gives `comparable` false and no number, to itself and to every row behind it.
         """
         ...

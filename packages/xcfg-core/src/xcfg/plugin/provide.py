@@ -10,15 +10,22 @@ from __future__ import annotations
 from typing import Any
 
 from xcfg.schema._base import Record, Value
+from xcfg.schema.matrix import MatrixRowDefinition
 
 
 class DebugMatrix(Record):
-    """A debug matrix of one module: rows with a role and a probe; factory runs them."""
+    """A debug matrix of one module. factory: xcfg.plugin.protocols.MatrixRunner.
+
+    rows: names. table: what each of them is; the manifest is generated from it. note: what to know before its rows are
+    read.
+    """
 
     module: str
     summary: str
     factory: str
     rows: tuple[str, ...] = ()
+    table: tuple[MatrixRowDefinition, ...] = ()
+    note: str = ""
     status: str = "available"
     missing: str = ""
 

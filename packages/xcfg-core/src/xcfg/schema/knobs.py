@@ -97,6 +97,8 @@ class KnobDefinition(Record):
     support is proved, how the value is applied, how the actual value is read back.
     distributed: the value also belongs to the distributed-context fingerprint.
     derived: set only through other fields of the experiment (logp.backend beside an operator mapping).
+    option_of: the semantic operator whose backend has this knob's last word as an option. At its default the knob asks
+    nothing of a backend without that option; any other value is unsupported there.
     """
 
     name: str
@@ -117,3 +119,4 @@ class KnobDefinition(Record):
     default: Value = None
     align: AlignSpec | None = None
     not_alignable: str = ""
+    option_of: str = ""

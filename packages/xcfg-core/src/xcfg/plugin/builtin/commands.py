@@ -25,6 +25,11 @@ CORE_COMMANDS = (
         factory="xcfg.cli.cmd_verify:verify",
     ),
     CommandProvider(
+        name="matrix",
+        summary="Run the debug matrix of one module: gates, controls, one factor at a time.",
+        factory="xcfg.cli.cmd_matrix:matrix",
+    ),
+    CommandProvider(
         name="doctor",
         summary="Say what is usable here, and which engine arguments are traps.",
         factory="xcfg.cli.cmd_doctor:doctor",

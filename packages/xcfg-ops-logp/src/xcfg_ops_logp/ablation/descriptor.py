@@ -1,0 +1,80 @@
+"""What `xcfg.ablation_logp` declares. No heavy import.
+
+Names are those of the ablation axes, so that `logprob.NAME` and the contract's field of that name are the same thing.
+"""
+
+from __future__ import annotations
+
+from xcfg.schema._base import Value
+from xcfg.schema.knobs import Choice, Domain, IntRange, Text
+from xcfg.schema.operators import OperatorBackendDescriptor, OptionDefinition
+
+from xcfg_ops_logp.torch_backends import ACCUMULATOR, CHUNK, IGNORE
+
+STEP = r"(temperature|soft_cap|logit_scale):[0-9][0-9.eE+-]*"
+REDUCE = ("allreduce_partials", "allgather_partials_fixed_merge", "allgather_logits")
+ORDERS = ("global_vocab_shard_index", "reverse_vocab_shard_index", "pairwise_tree")
+DOWNCAST = ("never", "logits", "partials", "result")
+
+
+def _option(name: str, domain: Domain, default: Value, summary: str) -> OptionDefinition:
+    return OptionDefinition(name=name, domain=domain, default=default, summary=summary)
+
+
+OPTIONS = (
+    _option("vocab_padding_policy", Choice(values=("mask", "include")), "mask", "whether padded columns enter the sum"),
+    _option(
+        "padded_vocab_size",
+        IntRange(minimum=0),
+        0,
+        "columns of 0, as those of zero rows of a head are, are added up to this size; 0 adds none",
+    ),
+    _option(
+        "vocab_shard_map",
+        Text(pattern=r"whole|even:[1-9][0-9]*|(megatron|vllm):[1-9][0-9]*(:[1-9][0-9]*)?"),
+        "whole",
+        "who owns which id: whole, even:RANKS, or an engine's map, megatron:RANKS[:DIVISOR], vllm:RANKS[:MULTIPLE]",
+    ),
+    _option("reduce", Choice(values=REDUCE), "allgather_logits", "what the virtual ranks hand each other"),
+    _option("merge_order", Choice(values=ORDERS), ORDERS[0], "in which order partial sums of the ranks are added"),
+    _option(
+        "head_dtype",
+        Choice(values=("as_is", "bfloat16", "float16", "float32")),
+        "as_is",
+        "dtype that the logits are rounded to when they come out of the head",
+    ),
+    ACCUMULATOR,
+    _option("downcast_at", Choice(values=DOWNCAST), "never", "where digits are dropped: to downcast_dtype and back"),
+    _option("downcast_dtype", Choice(values=("bfloat16", "float16")), "bfloat16", "the dtype of downcast_at"),
+    _option(
+        "transform_chain",
+        Text(pattern=rf"none|{STEP}(,{STEP})*"),
+        "none",
+        "none, or ordered steps such as temperature:0.7,soft_cap:30; refused where one side alone has them",
+    ),
+    _option(
+        "selected_gather",
+        Choice(values=("local_gather", "masked_sum_allreduce")),
+        "local_gather",
+        "how the selected logit is found",
+    ),
+    _option(
+        "shift_convention",
+        Choice(values=("pre_shifted", "internal")),
+        "pre_shifted",
+        "row n scores selected[n], or selected[n + 1], which is another token",
+    ),
+    _option("block_size", IntRange(minimum=0), 0, "columns in one step of an online softmax; 0 takes a shard at once"),
+    CHUNK,
+    IGNORE,
+)
+
+ABLATION = OperatorBackendDescriptor(
+    operation="selected_logprob",
+    backend_id="xcfg.ablation_logp",
+    summary="one factor at a time: padding, shards, merge, precision, transforms, gather and tiling are options",
+    factory="xcfg_ops_logp.ablation.operator:Ablation",
+    shapes="logits [N, V] over the whole vocabulary, selected [N]; shards are virtual ranks of one process",
+    properties=("run-to-run", "batch-invariant"),
+    options=OPTIONS,
+)

@@ -1,0 +1,279 @@
+"""Run the matrix `logp`: capture the logits of every arm once, then gates, controls and rows on them."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import xcfg
+from xcfg.errors import ConfigError, NotComparableError, UnknownNameError, did_you_mean
+from xcfg.plugin.operators import load_factory
+from xcfg.plugin.protocols import MatrixRequest
+from xcfg.schema import codec
+from xcfg.schema.matrix import MatrixRow, MatrixRowDefinition
+from xcfg.schema.names import Status
+from xcfg.schema.operators import OperatorBackendDescriptor
+
+from xcfg_ops_logp.matrix.gates import ownership, selection
+from xcfg_ops_logp.matrix.measure import Measured, Operator, change, invariance, replayed
+from xcfg_ops_logp.matrix.replay import Phase, phase_of
+from xcfg_ops_logp.matrix.rows import CAPTURE, EDGES, MODULE, changed
+
+REFERENCE = "xcfg.reference_logp"
+V2 = "cross_config.experiment_config.v2"
+NUMBERS = (Status.PASS.value, Status.MISMATCH.value)
+
+
+@dataclass
+class Frozen:
+    """What the one capturing run left: phases by arm, and why there are none. threshold: of the contract."""
+
+    status: str
+    reason: str = ""
+    threshold: float | None = None
+    phases: dict[str, Phase] = field(default_factory=dict)
+    reports: dict[str, tuple[Any, ...]] = field(default_factory=dict)
+    selected: Any = None
+    missing: Mapping[str, str] = field(default_factory=dict)
+
+
+def run(request: MatrixRequest) -> tuple[MatrixRow, ...]:
+    """Return the rows of both edges; implements MatrixRunner. Raises XcfgError where nothing could be captured."""
+    backend = _backend(request)
+    options = {item.name: item.default for item in backend.options if item.default is not None}
+    root = Path(request.options.get("output_root", "runs"))
+    root.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".matrix-", dir=root) as scratch:
+        frozen = _captured(request, backend, options, Path(scratch))
+        return _Matrix(request, backend, load_factory(backend.factory)(**options), frozen).rows()
+
+
+def _backend(request: MatrixRequest) -> OperatorBackendDescriptor:
+    offered: list[OperatorBackendDescriptor] = [item.record for item in request.plugins.operator_backends()]
+    known = {name: item for item in offered if item.operation == CAPTURE.operation for name in _names(item)}
+    wanted = request.backend or REFERENCE
+    if wanted not in known or known[wanted].diagnostic_only or known[wanted].runtimes:
+        usable = [item.backend_id for item in known.values() if not item.diagnostic_only and not item.runtimes]
+        raise UnknownNameError(
+            f"no backend {wanted!r} of {CAPTURE.operation} can be replayed outside its engine",
+            hint=did_you_mean(wanted, dict.fromkeys(usable)),
+        )
+    return known[wanted]
+
+
+def _names(item: OperatorBackendDescriptor) -> tuple[str, ...]:
+    return (item.backend_id, *item.aliases)
+
+
+def _captured(
+    request: MatrixRequest, backend: OperatorBackendDescriptor, options: Mapping[str, Any], scratch: Path
+) -> Frozen:
+    """Run the baseline of the experiment once, with both sides' logits kept in `scratch`."""
+    folders = {side: scratch / side for side in ("training", "rollout")}
+    choices = {}
+    for side, folder in folders.items():
+        folder.mkdir()
+        kept = {"folder": str(folder.resolve()), "factory": backend.factory, "options": _json(options)}
+        choices[side] = {"backend": CAPTURE.backend_id, "options": kept}
+    file = scratch / "experiment.json"
+    file.write_bytes(codec.pretty_json(_experiment(request.file, choices)))
+    given = {**request.options, "output_root": scratch / "runs", "resume": False}
+    summary = xcfg.run(file, plugins=request.plugins, **given)
+    case = summary.cases[0]
+    if case.status not in NUMBERS:
+        return Frozen(case.status, case.reason)
+    stored = xcfg.open_run(scratch / "runs" / summary.experiment_id)
+    found = stored.cases[0]
+    frozen = Frozen(
+        case.status,
+        threshold=case.threshold,
+        reports=dict(found.identity.reports) if found.identity is not None else {},
+        selected=stored.rollout.tensors["selected_token_ids"],
+        missing=case.missing_arms,
+    )
+    for arm in sorted({arm for edge in EDGES for arm in edge}):
+        columns = found.score(arm)
+        if columns is not None:
+            place = folders["training" if arm == "training" else "rollout"]
+            frozen.phases[arm] = phase_of(arm, place, columns["selected_logprob"], stored.rollout.active)
+    return frozen
+
+
+def _json(options: Mapping[str, Any]) -> str:
+    return codec.canonical_json(dict(options)).decode()
+
+
+def _experiment(file: Path, choices: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the experiment of `file` reduced to its baseline, with `choices` as its operators; paths absolute."""
+    document = codec.read_strict(file)
+    if not isinstance(document, dict) or document.get("schema_version") != V2:
+        raise ConfigError(
+            "a matrix needs a frozen rollout", source=str(file), path="$.schema_version", hint=f"Use a {V2} file."
+        )
+    kept = ("schema_version", "scenario_id", "identity", "baseline", "fixed", "runtime_options", "scenario")
+    found = {name: document[name] for name in kept if name in document}
+    baseline = found.get("baseline")
+    if isinstance(baseline, dict):
+        found["baseline"] = {
+            name: value
+            for name, value in baseline.items()
+            if name not in ("logp", "logp.backend") and not name.startswith("operators.selected_logprob")
+        }
+    others = {name: value for name, value in document.get("operators", {}).items() if name != CAPTURE.operation}
+    identity = found.get("identity")
+    if isinstance(identity, dict) and isinstance(identity.get("rollout"), dict):
+        here = file.resolve().parent
+        rollout = {**identity["rollout"], "path": str(here / str(identity["rollout"].get("path", "")))}
+        found["identity"] = {**identity, "rollout": rollout}
+        checkpoint = identity.get("checkpoint")
+        if isinstance(checkpoint, str) and not checkpoint.startswith("builtin:"):
+            found["identity"]["checkpoint"] = str(here / checkpoint)
+    return {
+        **found,
+        "experiment_id": "matrix-logp",
+        "operators": {**others, CAPTURE.operation: dict(choices)},
+        "interventions": [],
+        "controls": {"reference": False},
+    }
+
+
+@dataclass
+class _Matrix:
+    """Turns one replay into rows. failed: why no row may run."""
+
+    request: MatrixRequest
+    backend: OperatorBackendDescriptor
+    operator: Operator
+    frozen: Frozen
+    failed: str = ""
+    unmet: dict[str, tuple[str, str]] = field(default_factory=dict)
+    values: dict[str, Measured] = field(default_factory=dict)
+    moves: dict[str, dict[str, float]] = field(default_factory=dict)
+
+    @property
+    def reference(self) -> bool:
+        """Whether a nonzero baseline or control is a fault, and not a measurement."""
+        return self.backend.backend_id.startswith(REFERENCE)
+
+    def rows(self) -> tuple[MatrixRow, ...]:
+        """Gates of both edges, then baselines and controls of both, then rows: none runs beside a failed control."""
+        found: list[MatrixRow] = []
+        for roles in (("gate",), ("baseline", "control"), ("row", "probe")):
+            for item in self.request.rows:
+                if item.role in roles:
+                    for edge in EDGES:
+                        found += self._row(item, edge)
+        return tuple(found)
+
+    def _row(self, item: MatrixRowDefinition, edge: tuple[str, str]) -> list[MatrixRow]:
+        name = "_vs_".join(edge)
+        if self.frozen.status not in NUMBERS:
+            return [self._blank(item, name, self.frozen.status, self.frozen.reason)]
+        absent = [arm for arm in edge if arm not in self.frozen.phases]
+        if absent:
+            why = self.frozen.missing.get(absent[0], f"the runtime has no arm {absent[0]}")
+            return [self._blank(item, name, Status.UNSUPPORTED.value, why)]
+        if item.role == "gate":
+            return [self._gate(item, edge, name)]
+        if name not in self.unmet:  # a selection of rows may leave the gates out; they are held all the same
+            self._hold(edge, name)
+        status, why = self.unmet[name]
+        if status != Status.PASS.value:
+            return [self._blank(item, name, status, why)]
+        if item.role in ("baseline", "control"):
+            return [self._control(item, arm, name) for arm in edge]
+        if self.reference and not self.failed:
+            self._check_controls()
+        if self.failed:
+            return [self._blank(item, name, Status.CONTROL_FAILED.value, self.failed)]
+        return [self._change(item, arm, edge, name) for arm in edge]
+
+    def _hold(self, edge: tuple[str, str], name: str) -> dict[str, tuple[str, str]]:
+        pair = [self.frozen.phases[arm] for arm in edge]
+        found = {
+            "L1": ownership(pair, [self.frozen.reports.get(arm, ()) for arm in edge]),
+            "L2": selection(pair, self.frozen.selected),
+        }
+        broken = [item for item in found.values() if item[0] != Status.PASS.value]
+        self.unmet[name] = broken[0] if broken else (Status.PASS.value, "")
+        return found
+
+    def _gate(self, item: MatrixRowDefinition, edge: tuple[str, str], name: str) -> MatrixRow:
+        status, why = self._hold(edge, name)[item.row]
+        return self._made(item, name, status, {}, comparable=status == Status.PASS.value, reason=why)
+
+    def _blank(self, item: MatrixRowDefinition, edge: str, status: str, reason: str) -> MatrixRow:
+        return self._made(item, edge, status, {}, comparable=False, reason=reason)
+
+    def _measured(self, arm: str) -> Measured:
+        if arm not in self.values:
+            self.values[arm] = replayed(self.frozen.phases[arm], self.operator)
+        return self.values[arm]
+
+    def _moves(self, arm: str) -> dict[str, float]:
+        if arm not in self.moves:
+            self.moves[arm] = invariance(self.frozen.phases[arm], self.operator, self._measured(arm))
+        return self.moves[arm]
+
+    def _check_controls(self) -> None:
+        """A selection of rows may leave controls out; on the reference they are held all the same."""
+        for arm in self.frozen.phases:
+            if self._measured(arm).unequal:
+                self.failed = f"the replay of {arm} is not what the worker computed"
+            elif self._moves(arm)["unequal"]:
+                self.failed = f"the reference depends on the batch in {arm}"
+
+    def _control(self, item: MatrixRowDefinition, arm: str, edge: str) -> MatrixRow:
+        base = self._measured(arm)
+        metrics = base.replay if item.row == "L0" else self._moves(arm)
+        zero = not metrics["unequal"]
+        status = Status.PASS.value if zero or not self.reference else Status.CONTROL_FAILED.value
+        if status != Status.PASS.value:
+            self.failed = f"{item.row} of {arm} is not bitwise zero"
+        reason = "" if zero else f"{self.backend.backend_id} is measured here, and is not bitwise equal in {arm}"
+        return self._made(item, edge, status, metrics, phase=arm, reason=reason)
+
+    def _change(self, item: MatrixRowDefinition, arm: str, edge: tuple[str, str], name: str) -> MatrixRow:
+        phase = self.frozen.phases[arm]
+        found = changed(item.probe, phase.width)
+        if found is None:
+            raise NotComparableError(f"the row {item.row!r} has no probe {item.probe!r}")
+        ends = [self._measured(end).value for end in edge]
+        metrics, program = change(phase, *found, ends, first=arm == edge[0], training=arm == "training")
+        idle = [name for name, value in program["factor"].items() if program["ran"].get(name) != value]
+        if idle:
+            why = f"{idle[0]} changes nothing over {phase.width} entries"
+            return self._blank(item, name, Status.UNOBSERVABLE.value, why)
+        limit = self.frozen.threshold
+        apart = limit is not None and metrics["out_max_abs"] > limit
+        status = Status.MISMATCH.value if apart else Status.PASS.value
+        return self._made(item, name, status, metrics, phase=arm, program=program)
+
+    def _made(
+        self,
+        item: MatrixRowDefinition,
+        edge: str,
+        status: str,
+        metrics: dict[str, float],
+        *,
+        comparable: bool = True,
+        phase: str = "",
+        reason: str = "",
+        program: dict[str, Any] | None = None,
+    ) -> MatrixRow:
+        return MatrixRow(
+            module=MODULE,
+            row=item.row,
+            role=item.role,
+            probe=item.probe,
+            edge=edge,
+            status=status,
+            comparable=comparable,
+            metrics=metrics,
+            phase=phase,
+            reason=reason,
+            program=program or {},
+        )
