@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 from typing import Any
 
@@ -59,11 +58,7 @@ def analyze(
         )
         if not_kept:
             click.echo(f"the analysis was not kept: {not_kept}", err=True)
-        wrote = (
-            ""
-            if following is None
-            else f"\n\nwrote {following}; xcfg run {shlex.quote(str(following))} goes on with it"
-        )
+        wrote = "" if following is None else f"\n\nwrote {following}"
         emit(context, found, lambda: page(found) + wrote)
     else:
         from xcfg_analysis.analyze import analyze_dump
