@@ -104,7 +104,7 @@ def minimization(searched: Searched) -> Minimization:
         spent=found.spent,
         budget=searched.budget,
         repeats=searched.repeats,
-        why_not_broader=_why_not_broader(ranked, level),
+        why_not_broader=_why_not_broader(ranked, level, complete=found.complete),
         claim=CLAIM,
         notes=searched.notes,
         level=level,
@@ -215,10 +215,12 @@ def _unfinished(found: Found) -> str:
     return "; the budget ended the search" if found.spent else ""
 
 
-def _why_not_broader(ranked: Sequence[Ranked], level: str) -> str:
+def _why_not_broader(ranked: Sequence[Ranked], level: str, *, complete: bool) -> str:
     if not ranked and not level:
         return "The production point is unresolved, so no level can be named."
     if not ranked:
+        if not complete and level != "L5":
+            return "Sets of the declared alignments are open, so nothing says yet that a broader one is needed."
         left = "so a broader one is what is left: a diagnostic" if level == "L5" else "and others are left to try"
         return f"No declared alignment is known to be enough, {left}."
     best = ranked[0].found

@@ -66,19 +66,19 @@ def ladder(points: Points, narrowed: Mapping[str, bool] | None = None) -> Level:
     rest = f" What may stay different: {', '.join(left)}." if left else ""
     tested = TESTED if narrowed is None else SHOWN if narrowed.get(smallest[0].case_id) else NOT_SHOWN
     untried = _untried(points, tried)
-    level = _stop(points, size, untried=bool(untried), only_whole=all(row is points.aligned for row in smallest))
+    level = _stop(points, size, untried=bool(untried), only_whole=all(row is points.whole for row in smallest))
     word, rows = "aligned" if points.profiles else "changed", tuple(smallest)
     text = {
         "L2": f"The smallest set that was run and passes is {named}, but these were not {word} alone: {untried}.",
         "L3": f"One local change is enough by the threshold: {named}.{rest} {tested}",
         "L4": f"No single change is enough, and together these are: {named}.{rest} {tested}",
-        "L5": f"Of the cases that were run only the fully aligned one passes: {named}.",
+        "L5": f"Of the cases that were run only the one with everything aligned passes: {named}.",
     }[level]
     return evolve(_level(level, text, *((production,) if level == "L2" else ()), *rows), sets=sets, left=left)
 
 
 def _stop(points: Points, size: int | None = None, *, untried: bool = False, only_whole: bool = False) -> str:
-    whole_fails = points.outcome(points.aligned) is Outcome.FAILS
+    whole_fails = points.outcome(points.whole) is Outcome.FAILS
     production = OF_THRESHOLD[points.outcome(points.production)]
     return stop_at(production, size, untried=untried, only_whole=only_whole, whole_fails=whole_fails)
 
@@ -96,11 +96,14 @@ def _untried(points: Points, tried: list[Row]) -> str:
 
 def _nothing_passes(points: Points, production: Row, tried: list[Row]) -> Level:
     level = _stop(points)
-    if level == "L5":
+    if level == "L5" and points.profiles:
         text = (
             "Even the fully aligned reference fails: this is no mismatch of configurations yet. Debug the scoring path."
         )
-        return _level(level, text, points.aligned)
+        return _level(level, text, points.whole)
+    if level == "L5":
+        text = "Production fails with all declared alignments together too: what matters lies outside them."
+        return _level(level, text, points.whole)
     unclear = [row for row in tried if points.outcome(row) is Outcome.PASSES]
     if unclear:
         text = (

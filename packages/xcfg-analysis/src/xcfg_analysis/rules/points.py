@@ -10,6 +10,7 @@ from enum import Enum
 from xcfg.schema.names import Role, Status
 
 from xcfg_analysis.cube.rows import Cube, Row
+from xcfg_analysis.minimize.from_grid import all_aligned
 from xcfg_analysis.rules.classes import ALIGNED, PAIRS, PRODUCTION, SINGLE, pair_slice
 
 MEASURED = (Status.PASS.value, Status.MISMATCH.value)
@@ -29,7 +30,8 @@ class Points:
 
     profiles: whether the run is one of `--profile`, so that its baseline is A0 and `keys` are what production changes.
     singles, pairs: class, or two classes -> its case; a class in which the sides do not differ is left out. absent:
-    classes and pairs whose case the run does not hold.
+    classes and pairs whose case the run does not hold. whole: the case that aligns everything that was declared to be
+    alignable: the aligned reference, and without a profile the case of all `align` entries, which is no reference.
     """
 
     production: Row | None
@@ -40,6 +42,7 @@ class Points:
     singles: Mapping[str, Row] = field(default_factory=dict)
     pairs: Mapping[tuple[str, str], Row] = field(default_factory=dict)
     absent: tuple[str, ...] = ()
+    whole: Row | None = None
 
     def outcome(self, row: Row | None) -> Outcome:
         """Return the outcome of `row`: largest |d| against the smaller of its own and production's threshold."""
@@ -71,7 +74,7 @@ def find_points(cube: Cube) -> Points:
     slices = cube.experiment.get("slices") or {}
     if ALIGNED not in slices or PRODUCTION not in slices:
         # Without a profile no case is known to align everything, whatever `align` entries a file lists.
-        return Points(baseline, None, False, cases)
+        return Points(baseline, None, False, cases, whole=all_aligned(cube, cases))
     everything = frozenset(slices[PRODUCTION])
     by_delta = {frozenset(row.delta): row for row in cases}
     singles, pairs, absent = {}, {}, []
@@ -98,6 +101,7 @@ def find_points(cube: Cube) -> Points:
         singles=singles,
         pairs=pairs,
         absent=tuple(absent),
+        whole=baseline,
     )
 
 
