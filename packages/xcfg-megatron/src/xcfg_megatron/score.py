@@ -27,8 +27,7 @@ from xcfg_megatron.forward import forward, logprobs, policy_seen, width_of
 from xcfg_megatron.knobs import applications, compute_dtype
 from xcfg_megatron.patches import ROTARY_ROWS
 from xcfg_megatron.readers import Layout
-from xcfg_megatron.spec import TRANSFORMER_ENGINE
-from xcfg_megatron.switches import TEMPERATURE, VOCABULARY
+from xcfg_megatron.switches import TEMPERATURE, TRANSFORMER_ENGINE, VOCABULARY
 from xcfg_megatron.weights import local_fold
 
 ROWS = 1024

@@ -8,8 +8,7 @@ from typing import Any
 
 from xcfg_megatron.errors import UnsupportedBuildError
 from xcfg_megatron.operators import Injected
-
-TRANSFORMER_ENGINE = "transformer_engine"
+from xcfg_megatron.switches import TRANSFORMER_ENGINE
 
 
 def layer_spec(name: str, *, qk_norm: bool, layers: int, injected: Mapping[str, type[Injected]]) -> Any:

@@ -8,6 +8,9 @@ from typing import Any
 
 from xcfg.schema._base import Value
 
+TRANSFORMER_ENGINE = "transformer_engine"
+"""The layer spec that is not Megatron-core's own."""
+
 
 @dataclass(frozen=True)
 class Switch:
