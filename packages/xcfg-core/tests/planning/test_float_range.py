@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from xcfg.errors import ConfigError
-from xcfg.planning.alignment import _from_spelling, _spelling
+from xcfg.planning.alignment import _from_spelling
 from xcfg.planning.normalise import normalise_value
 from xcfg.schema.codec import canonical_json, convert, plain
 from xcfg.schema.knobs import AlignSpec, Domain, FloatRange, KnobDefinition
@@ -65,7 +65,7 @@ def test_an_int_and_its_float_have_one_spelling(value):
 def test_alignment_carries_a_float_over(value):
     spec = knob()
     found = normalise_value(spec, value)
-    assert _from_spelling(spec, _spelling(spec.align, found)) == found
+    assert _from_spelling(spec, spec.align.spelling(found)) == found
 
 
 def test_a_record_keeps_the_kind_of_its_domain():

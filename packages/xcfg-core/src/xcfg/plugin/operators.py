@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from xcfg.errors import PluginError
+from xcfg.errors import MissingDependencyError, PluginError
 from xcfg.schema._base import Value
 from xcfg.schema.operators import OperatorBinding
 
@@ -55,11 +55,14 @@ def split_factory(factory: str) -> tuple[str, str]:
 def load_factory(factory: str) -> Callable[..., Any]:
     """Import and return what a factory string names.
 
-    Raises PluginError when the module cannot be imported, for whatever reason, or lacks a callable of that name.
+    Raises MissingDependencyError when the module says that it needs what is not installed, PluginError when it cannot
+    be imported for any other reason, or lacks a callable of that name.
     """
     module_name, attribute = split_factory(factory)
     try:
         target: Any = importlib.import_module(module_name)
+    except MissingDependencyError as error:
+        raise MissingDependencyError(f"the factory {factory!r} cannot be used: {error}", hint=error.hint) from error
     except Exception as error:  # the module is foreign code: whatever it raises must name its factory
         raise PluginError(
             f"the factory {factory!r} cannot be imported: {type(error).__name__}: {error}",
