@@ -27,8 +27,8 @@ class LinearSelectedLogprobContract(LogprobClaims):
     """Give `descriptor`. Tests are generated per declared dtype and per declared device that is present.
 
     compute_dtype: of the sums inside. rounds_logits: whether logits are rounded to the dtype of the weights first, and
-    that is then most of the error that is allowed. depths: K of the odd shapes. peers: backend id -> factory string, one
-    for every id that a property `bitwise-equal-to:<id>` names. long_shape: [V, K] of the tests of bits. cost_shape:
+    that is then most of the error that is allowed. depths: K of the odd shapes. peers: backend id -> factory string,
+    one for every id that a property `bitwise-equal-to:<id>` names. long_shape: [V, K] of the tests of bits. cost_shape:
     [N, V, K].
     """
 
