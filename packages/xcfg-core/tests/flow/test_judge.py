@@ -462,6 +462,16 @@ def test_an_attention_operator_declares_the_attention_backend_that_it_replaces(s
         with_numbers(judged(), status)
 
 
+def test_an_operator_of_the_head_declares_the_log_probability_that_it_replaces(setting, judged, case):
+    """Failing means that a case which swaps head and log probability in one is held not to be comparable."""
+    facts(case, "logp.backend", tier=Tier.IDENTICAL)
+    setting("training", "logp.backend", of="baseline", actual="another")
+    with_numbers(judged(), "NOT_COMPARABLE")
+    for side, status in (("rollout", "NOT_COMPARABLE"), ("training", "PASS")):
+        case.requested = evolve(case.requested, delta={f"operators.linear_selected_logprob.{side}": "x"})
+        with_numbers(judged(), status)
+
+
 @pytest.mark.parametrize("path", ["operators.gemm.training", "operators.selected_logprob", "operators", "logp.other"])
 def test_another_operator_declares_no_backend(path, setting, judged, case):
     facts(case, "logp.backend", tier=Tier.IDENTICAL)

@@ -12,17 +12,19 @@ from xcfg.errors import IdentityError, MissingDependencyError, UsageError
 from xcfg_ops_logp.kernel_backends import LINEAR_REFERENCE, TORCH
 from xcfg_ops_logp.linear import liger
 from xcfg_ops_logp.linear import reference as module
-from xcfg_testkit import OperatorContract
+from xcfg_testkit import LinearSelectedLogprobContract
 
 
-class TestReference(OperatorContract):
-    """The descriptor of the reference and its factory."""
+class TestReference(LinearSelectedLogprobContract):
+    """Every declared dtype and claim of the reference, bounded by the precision of float64."""
 
     descriptor = LINEAR_REFERENCE
+    compute_dtype = "float64"
+    rounds_logits = False
 
 
-class TestTorch(OperatorContract):
-    """The descriptor of torch's arithmetic and its factory."""
+class TestTorch(LinearSelectedLogprobContract):
+    """Torch's arithmetic, which rounds logits to the dtype of the weights."""
 
     descriptor = TORCH
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from xcfg_testkit.contract.dump_reader import DumpReaderContract
 from xcfg_testkit.contract.knob import KnobContract
+from xcfg_testkit.contract.linear_logprob import LinearSelectedLogprobContract
 from xcfg_testkit.contract.logprob import SelectedLogprobContract
 from xcfg_testkit.contract.operator import OperatorContract
 from xcfg_testkit.contract.plugin import PluginContract
@@ -22,6 +23,7 @@ from xcfg_testkit.contract.runtime import RuntimeContract
 __all__ = [
     "DumpReaderContract",
     "KnobContract",
+    "LinearSelectedLogprobContract",
     "OperatorContract",
     "PluginContract",
     "RendererContract",

@@ -31,6 +31,18 @@ def selected_logprob(logits: torch.Tensor, selected: torch.Tensor) -> tuple[Arra
     return found.astype(np.float64), total.astype(np.float64)
 
 
+def linear_logits(hidden: torch.Tensor, weight: torch.Tensor) -> tuple[NDArray[np.longdouble], Array]:
+    """Return hidden @ weight^T [N, V] in extended precision, and the largest sum of |products| of a row, float64 [N].
+
+    The second times K times a relative precision bounds the error of a logit that is summed in any order.
+    """
+    wide = [item.detach().cpu().double().numpy().astype(np.longdouble) for item in (hidden, weight)]
+    with np.errstate(invalid="ignore"):
+        logits = wide[0] @ wide[1].T
+        sizes = (np.abs(wide[0]) @ np.abs(wide[1]).T).max(axis=1, initial=0.0)
+    return logits, sizes.astype(np.float64)
+
+
 def bound(logits: torch.Tensor, value: Array, lse: Array, epsilon: float) -> Array:
     """Return the largest error, float64 [N], of an evaluation with relative precision `epsilon`.
 

@@ -21,8 +21,36 @@ if TYPE_CHECKING:
 ODD_SHAPES = ((1, 1), (1, 2), (2, 3), (3, 7), (17, 33), (5, 1021), (2, 4099), (64, 257))
 
 
+class LogprobClaims(OperatorContract):
+    """What contracts of log probabilities share: tests per declared dtype and device, and claims that are judged."""
+
+    peers: ClassVar[dict[str, str]] = {}
+
+    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        """Parametrise by what the descriptor declares."""
+        if "dtype" in metafunc.fixturenames:
+            metafunc.parametrize("dtype", self.descriptor.dtypes)
+        if "device" in metafunc.fixturenames:
+            metafunc.parametrize("device", [device_case(name) for name in self.descriptor.devices])
+        if "peer" in metafunc.fixturenames:
+            claims = [name for name in self.descriptor.properties if name.startswith("bitwise-equal-to:")]
+            metafunc.parametrize("peer", [claim.partition(":")[2] for claim in claims])
+
+    def _judge(self, claim: str, held: bool, record_property: Callable[[str, object], None]) -> None:
+        record_property(claim, "held" if held else "did not hold")
+        if claim not in self.descriptor.properties:
+            pytest.skip(f"{claim} is not claimed; it {'held' if held else 'did not hold'} here")
+        assert held, f"{self.descriptor.backend_id} claims {claim}, and bits differ"
+
+    def _first_device(self) -> str:
+        present = [name for name in self.descriptor.devices if _is_present(name)]
+        if not present:
+            pytest.skip(f"none of {self.descriptor.devices} is present")
+        return present[0]
+
+
 @pytest.mark.usefixtures("xcfg_leak_guard")
-class SelectedLogprobContract(OperatorContract):
+class SelectedLogprobContract(LogprobClaims):
     """Give `descriptor`. Tests are generated per declared dtype and per declared device that is present.
 
     compute_dtype: the precision inside; errors are bounded by its epsilon. peers: backend id -> factory string,
@@ -31,19 +59,8 @@ class SelectedLogprobContract(OperatorContract):
     """
 
     compute_dtype: ClassVar[str] = "float32"
-    peers: ClassVar[dict[str, str]] = {}
     cost_shape: ClassVar[tuple[int, int]] = (64, 8192)
     long_vocabulary: ClassVar[int] = 49_152
-
-    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
-        """Parametrise by what the descriptor declares."""
-        if "dtype" in metafunc.fixturenames:
-            metafunc.parametrize("dtype", self.descriptor.dtypes)
-        if "device" in metafunc.fixturenames:
-            metafunc.parametrize("device", [_device(name) for name in self.descriptor.devices])
-        if "peer" in metafunc.fixturenames:
-            claims = [name for name in self.descriptor.properties if name.startswith("bitwise-equal-to:")]
-            metafunc.parametrize("peer", [claim.partition(":")[2] for claim in claims])
 
     def check(self, logits: torch.Tensor, selected: torch.Tensor) -> torch.Tensor:
         """Score with a new instance and hold every row against the float64 formula; return the scores."""
@@ -150,7 +167,7 @@ class SelectedLogprobContract(OperatorContract):
         logits, selected = case(5, self.long_vocabulary, dtype, device)
         function = self.build()
         first = function(logits, selected)
-        held = all(_same(first, function(logits, selected)) for _ in range(4)) and _same(
+        held = all(same_bits(first, function(logits, selected)) for _ in range(4)) and same_bits(
             first, self.build()(logits, selected)
         )
         self._judge("run-to-run", held, record_property)
@@ -165,7 +182,7 @@ class SelectedLogprobContract(OperatorContract):
         together = function(logits, selected)
         spans = [(row, row + 1) for row in range(17)] + [(7, 9), (3, 16)]
         held = all(
-            _same(function(logits[start:stop].clone(), selected[start:stop].clone()), together[start:stop])
+            same_bits(function(logits[start:stop].clone(), selected[start:stop].clone()), together[start:stop])
             for start, stop in spans
         )
         self._judge("batch-invariant", held, record_property)
@@ -176,7 +193,7 @@ class SelectedLogprobContract(OperatorContract):
             pytest.fail(f"the descriptor claims bitwise-equal-to:{peer}; give its factory in `peers`")
         logits, selected = case(17, 1021, dtype, device)
         other = load_factory(self.peers[peer])()
-        assert _same(self.build()(logits, selected), other(logits, selected)), f"not the bits of {peer}"
+        assert same_bits(self.build()(logits, selected), other(logits, selected)), f"not the bits of {peer}"
 
     def test_tp_invariant_claims_are_proved(self) -> None:
         """Failing means a claim that local logits cannot show. Define `prove_tp_invariance`, or drop the claim."""
@@ -205,18 +222,6 @@ class SelectedLogprobContract(OperatorContract):
 
         return oracles.bound(logits, expected, lse, torch.finfo(getattr(torch, self.compute_dtype)).eps)
 
-    def _judge(self, claim: str, held: bool, record_property: Callable[[str, object], None]) -> None:
-        record_property(claim, "held" if held else "did not hold")
-        if claim not in self.descriptor.properties:
-            pytest.skip(f"{claim} is not claimed; it {'held' if held else 'did not hold'} here")
-        assert held, f"{self.descriptor.backend_id} claims {claim}, and bits differ"
-
-    def _first_device(self) -> str:
-        present = [name for name in self.descriptor.devices if _is_present(name)]
-        if not present:
-            pytest.skip(f"none of {self.descriptor.devices} is present")
-        return present[0]
-
 
 def case(
     count: int, vocabulary: int, dtype: str, device: str, *, scale: float = 3.0
@@ -231,7 +236,7 @@ def case(
     return logits.to(device=device, dtype=getattr(torch, dtype)), selected.to(device)
 
 
-def _same(first: torch.Tensor, second: torch.Tensor) -> bool:
+def same_bits(first: torch.Tensor, second: torch.Tensor) -> bool:
     """Equality of bits, so that NaN equals itself and 0.0 is not -0.0."""
     import torch
 
@@ -248,6 +253,7 @@ def _is_present(device: str) -> bool:
     return device == "cpu" or (device == "cuda" and torch.cuda.is_available())
 
 
-def _device(name: str) -> Any:
+def device_case(name: str) -> Any:
+    """Return `name` as a parameter that is skipped, with the reason, where there is no such device."""
     marks = () if _is_present(name) else (pytest.mark.skip(reason=f"no {name} device here"),)
     return pytest.param(name, marks=marks)
