@@ -75,3 +75,21 @@ def test_all_matrices_on_an_engine_s_own_logits(capsys, tmp_path):
     assert all(0 < row["metrics"]["out_max_abs"] < 2e-6 for row in merged)
     prefill, decode = (row["metrics"]["selected_max_abs_without"] for row in merged[::2])
     assert prefill == 0 < decode, "training and prefill run one model in one layout here; cached decode does not"
+
+
+@pytest.mark.engine
+@pytest.mark.slow
+def test_the_logits_of_vllm_and_megatron_are_replayed(capsys, tmp_path):
+    """If this fails, only the embedded runtime can be taken apart: rows of two ranks are mixed up, or not captured."""
+    pytest.importorskip("vllm")
+    pytest.importorskip("megatron.core")
+    file = TINY.parents[1] / "s2" / "vllm_megatron.json"
+    words = ("--rollout", "vllm", "--training", "megatron", "--output-root", str(tmp_path))
+    code, report = called(capsys, "logp", str(file), *words)
+    assert code == 0, report
+    assert report["runtimes"] == {"rollout": "vllm", "training": "megatron"}
+    controls = [row["metrics"] for row in report["rows"] if row["role"] in ("baseline", "control")]
+    assert all(item["unequal"] == 0 and item["compared"] >= 384 for item in controls)
+    merged = [row["metrics"] for row in report["rows"] if row["row"] == "L3"]
+    assert all(0 < item["out_max_abs"] < 2e-6 for item in merged)
+    assert max(item["selected_max_abs_without"] for item in merged) > 1e-3, "two engines in bfloat16 differ elsewhere"

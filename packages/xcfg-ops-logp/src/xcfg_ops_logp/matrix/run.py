@@ -29,11 +29,15 @@ NUMBERS = (Status.PASS.value, Status.MISMATCH.value)
 
 @dataclass
 class Frozen:
-    """What the one capturing run left: phases by arm, and why there are none. threshold: of the contract."""
+    """What the one capturing run left: phases by arm, and why there are none.
+
+    threshold: of the contract. gradient: what it prints for float32 gradients; it decides nothing.
+    """
 
     status: str
     reason: str = ""
     threshold: float | None = None
+    gradient: float = float("inf")
     phases: dict[str, Phase] = field(default_factory=dict)
     reports: dict[str, tuple[Any, ...]] = field(default_factory=dict)
     selected: Any = None
@@ -90,6 +94,7 @@ def _captured(
     frozen = Frozen(
         case.status,
         threshold=case.threshold,
+        gradient=_gradient_limit(stored.contract),
         reports=dict(found.identity.reports) if found.identity is not None else {},
         selected=stored.rollout.tensors["selected_token_ids"],
         missing=case.missing_arms,
@@ -100,6 +105,10 @@ def _captured(
             place = folders["training" if arm == "training" else "rollout"]
             frozen.phases[arm] = phase_of(arm, place, columns["selected_logprob"], stored.rollout.active)
     return frozen
+
+
+def _gradient_limit(contract: Any) -> float:
+    return float(contract.accuracy.gradients["logprob"]["float32"].atol)
 
 
 def _json(options: Mapping[str, Any]) -> str:
@@ -250,7 +259,10 @@ class _Matrix:
         limit = self.frozen.threshold
         apart = limit is not None and metrics["out_max_abs"] > limit
         status = Status.MISMATCH.value if apart else Status.PASS.value
-        return self._made(item, name, status, metrics, phase=arm, program=program)
+        steep = metrics.get("dlogits_max_abs", 0.0)
+        told = f"a gradient moves by {steep:.3g}; the contract prints {self.frozen.gradient:.3g}, which decides nothing"
+        reason = told if steep > self.frozen.gradient else ""
+        return self._made(item, name, status, metrics, phase=arm, program=program, reason=reason)
 
     def _made(
         self,
