@@ -350,3 +350,5 @@ def test_what_opens_the_gap_further_accuses_no_side():
     judged = effects(evidence, base, cases, {}).effects
     (in_profile,) = say(judged, base, {}, 0.05, profiles=True).causes
     assert in_profile.diagnosis.startswith("CAUSED_BY")
+    (acquitted,) = say(judged, base, {}, 0.05, profiles=True, acquitted=True).causes
+    assert (acquitted.direction, acquitted.diagnosis) == ("widens", ""), "production passes, and rounding explains it"

@@ -22,7 +22,7 @@ from xcfg_analysis.page.causes import Said, is_excess, say
 from xcfg_analysis.page.conclusion import conclusion
 from xcfg_analysis.page.looks import looks_like
 from xcfg_analysis.page.next_step import Next, home_of, next_step
-from xcfg_analysis.page.production import introduced, production_row, production_status
+from xcfg_analysis.page.production import introduced, is_acquitted, production_row, production_status
 from xcfg_analysis.page.smallest import smallest
 from xcfg_analysis.page.unvaried import options_of_one_side, settings_of_one_side, suspects
 from xcfg_analysis.rules.conclude import conclude
@@ -75,7 +75,8 @@ def look_at(evidence: Evidence, series: Series | None = None) -> Looked:
     changed = effects(evidence, baseline, cube.cases, limits)
     pairs = interactions(evidence, baseline, cube.cases, limits.get("mean_sq"))
     alpha = 1.0 - evidence.run.contract.assessment.level
-    said = say(changed.effects, baseline, cube.definitions, alpha, profiles=points.profiles)
+    acquitted = is_acquitted(points)
+    said = say(changed.effects, baseline, cube.definitions, alpha, profiles=points.profiles, acquitted=acquitted)
     findings = _altered(cube) + tuple(
         item.finding or f"{item.kind}: {item.reason}" for item in found if item.finding or item.status == INVALID
     )
@@ -114,7 +115,7 @@ def look_at(evidence: Evidence, series: Series | None = None) -> Looked:
         fitted_tokens=looks.fitted,
         next_step=step.step,
         next_command=step.command,
-        exit_code=1 if code == 0 and (said.causes or findings) else code,
+        exit_code=1 if code == 0 and (findings or (said.causes and not acquitted)) else code,
         status=judged.status,
         reason=judged.reason,
         source=(cube.experiment_id,),

@@ -57,16 +57,18 @@ def say(
     alpha: float,
     *,
     profiles: bool = False,
+    acquitted: bool = False,
 ) -> Said:
     """Return what the cases that change one axis say of it.
 
     What opens the gap further than production has it made none of production's gap, and has no diagnosis. profiles:
-    the cases put production's values into the aligned reference, so there it is what narrows the gap.
+    the cases put production's values into the aligned reference, so there it is what narrows the gap. acquitted:
+    production passes and rounding explains it, so that nothing that moves the gap is to blame for anything.
 
     A cell of several axes names a cause of its own where none of them is named alone, and where it narrows the gap
     and none of them does: each alone may open it, and only all together close it.
     """
-    other = "narrows" if profiles else "widens"
+    other = ("narrows", "widens") if acquitted else ("narrows",) if profiles else ("widens",)
     alone = [item for item in effects if len(item.knobs) == 1]
     causes = [cause for item in alone if (cause := _cause(item, baseline, definitions, alpha, other))]
     named = {cause.knob for cause in causes}
@@ -87,7 +89,7 @@ def say(
 
 
 def _cause(
-    effect: Effect, baseline: Row, definitions: Mapping[str, Mapping[str, Any]], alpha: float, other: str
+    effect: Effect, baseline: Row, definitions: Mapping[str, Mapping[str, Any]], alpha: float, other: Sequence[str]
 ) -> Cause | None:
     clear = clear_changes(effect, alpha)
     if effect.outcome not in ("CHANGES_GAP", COUPLED) or not clear:
@@ -98,7 +100,7 @@ def _cause(
     return Cause(
         knob=" + ".join(effect.knobs),
         side=side,
-        diagnosis=COUPLED if effect.outcome == COUPLED else "" if effect.direction == other else DIAGNOSES[side],
+        diagnosis=COUPLED if effect.outcome == COUPLED else "" if effect.direction in other else DIAGNOSES[side],
         effect=shown.change.value if shown.change is not None else None,
         interval=shown.change,
         evidence=(baseline.case_id, effect.case_id),

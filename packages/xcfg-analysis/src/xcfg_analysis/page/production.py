@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from xcfg.schema.names import Status
+from xcfg.schema.names import Assessment, Status
 
 from xcfg_analysis.cube.rows import Row
 from xcfg_analysis.rules.points import Points
+
+EXPLAINED = Assessment.EXPLAINED_BY_PRECISION.value
 
 
 def production_status(points: Points, baseline: Row) -> Status:
@@ -17,6 +19,13 @@ def production_status(points: Points, baseline: Row) -> Status:
 def production_row(points: Points, baseline: Row) -> Row:
     """Return the row whose verdict heads the page: production, or the baseline where a run of profiles lacks it."""
     return points.production if points.profiles and points.production is not None else baseline
+
+
+def is_acquitted(points: Points) -> bool:
+    """Return whether a run of profiles holds a production point that passes and that rounding explains."""
+    row = points.production if points.profiles else None
+    explained = row is not None and row.assessment is not None and row.assessment.assessment == EXPLAINED
+    return row is not None and row.status == Status.PASS.value and explained
 
 
 def introduced(points: Points) -> str:

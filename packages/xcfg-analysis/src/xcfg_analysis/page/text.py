@@ -74,7 +74,7 @@ def _ratios(assessed: AssessmentResult | None) -> str:
 def _causes(found: Analysis) -> Iterator[str]:
     """Yield what narrows the gap as causes and what opens it as effects; in a run of profiles it is the other way."""
     makes = "widens" if PRODUCTION in found.evidence else "narrows"
-    named = [cause for cause in found.causes if cause.direction == makes]
+    named = [cause for cause in found.causes if cause.direction == makes and cause.diagnosis]
     if not named:
         yield from wrapped("", _no_cause(found))
     for cause in named:
