@@ -146,8 +146,8 @@ def test_a_change_that_falls_to_the_correction_blames_nobody(swap):
 
 def test_a_self_check_that_shows_nothing_is_no_coupling(swap):
     """Failing means that a wide interval is read as a gap that came back."""
-    wide = BASE + np.where(np.arange(16) < 2, 6.0, -0.85)
-    found = swap(LESS, SAME, wide)
+    wide = BASE + np.where(np.arange(16) % 2, 0.6, -0.8)
+    found = swap(BASE * 0.95, SAME, wide)
     assert found.diagnosis is Diagnosis.INSUFFICIENT_EVIDENCE and "neither" in found.says
     assert found.cells["both"].change.low < found.cells["training"].change.value < 0
 
