@@ -24,6 +24,8 @@ from xcfg_ops_logp.matrix.rows import CAPTURE, EDGES, MODULE, changed
 
 REFERENCE = "xcfg.reference_logp"
 V2 = "cross_config.experiment_config.v2"
+REPLACED = ("logp", "logprob.", "operators.selected_logprob")
+"""What begins so chooses the operator, or sets its options; the matrix puts its own there."""
 NUMBERS = (Status.PASS.value, Status.MISMATCH.value)
 
 
@@ -124,13 +126,9 @@ def _experiment(file: Path, choices: Mapping[str, Any]) -> dict[str, Any]:
         )
     kept = ("schema_version", "scenario_id", "identity", "baseline", "fixed", "runtime_options", "scenario")
     found = {name: document[name] for name in kept if name in document}
-    baseline = found.get("baseline")
-    if isinstance(baseline, dict):
-        found["baseline"] = {
-            name: value
-            for name, value in baseline.items()
-            if name not in ("logp", "logp.backend") and not name.startswith("operators.selected_logprob")
-        }
+    for table in ("baseline", "fixed"):
+        if isinstance(found.get(table), dict):
+            found[table] = {name: value for name, value in found[table].items() if not name.startswith(REPLACED)}
     others = {name: value for name, value in document.get("operators", {}).items() if name != CAPTURE.operation}
     identity = found.get("identity")
     if isinstance(identity, dict) and isinstance(identity.get("rollout"), dict):
