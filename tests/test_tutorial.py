@@ -84,6 +84,7 @@ def execute(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         "HF_HUB_OFFLINE": "1",
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
+        "COLUMNS": "120",  # the pages show lines of this width
     }
     return subprocess.run(
         ["bash", "-c", command],
