@@ -414,7 +414,8 @@ def test_a_knob_of_one_side_declares_no_padded_column_of_the_other(judged, case)
 
 def flags(case, arm, **changed):
     """Let every rank of `arm` report torch's switch on and its libraries, with `changed` flags."""
-    said = {"flags": {"deterministic_algorithms": True, **changed}, "libraries": ["torch", "nccl"]}
+    on = {"deterministic_algorithms": True, "deterministic_warn_only": False}
+    said = {"flags": {**on, **changed}, "libraries": ["torch", "nccl"]}
     found = tuple(evolve(item, mechanism={"determinism": said}) for item in case.identity.reports[arm])
     case.identity = evolve(case.identity, reports={**case.identity.reports, arm: found})
 
