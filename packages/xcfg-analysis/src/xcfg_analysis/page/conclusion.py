@@ -54,9 +54,13 @@ def _sentences(
     if widening:
         yield f"{'What opens the gap' if profiles else 'What opens the gap further'}: {_named(widening)}."
     if looks:
-        yield f"Of the signatures that could be tried it looks like {', '.join(item.name for item in looks)}."
+        yield f"Of the signatures that could be tried it looks like {', '.join(_shared(item) for item in looks)}."
     if not said.causes and family:
         yield f"No change of the gap stands among {family} that were tried."
+
+
+def _shared(item: SignatureFinding) -> str:
+    return item.name if item.explained is None else f"{item.name} ({item.explained:.0%} of the squared drift)"
 
 
 def _over(row: Row) -> str:

@@ -8,8 +8,10 @@ from xcfg.schema.analysis import Analysis, Cause, SignatureFinding
 from xcfg.schema.minimization import Minimization
 from xcfg.schema.names import Assessment, Status
 from xcfg.schema.result import AssessmentResult
+from xcfg.schema.rules import Level
 
 from xcfg_analysis.minimize.objective import Outcome
+from xcfg_analysis.page.causes import EXCESS
 from xcfg_analysis.page.smallest import EXPLAINED, REDUCTION, VERDICT
 from xcfg_analysis.page.tables import case_table, floor_table, interaction_lines, swap_lines
 from xcfg_analysis.rules.ladder import ACTIONS
@@ -150,12 +152,19 @@ def _smallest(found: Analysis) -> Iterator[str]:
     other = ran is not None and ran.objective != VERDICT
     every = " By this every single token has to lie under it." if other and level.level not in ("", "L0", "L1") else ""
     yield from wrapped("threshold" if other else "level", f"{level.level or 'none'}: {level.text}{every}")
-    if ran is None or not ran.sets or ran.level == level.level:
-        yield from wrapped("do", level.action)
-    else:
-        yield from wrapped("do", f"{ACTIONS[ran.level]} ({ran.level or 'no level'} for {ran.objective!r})")
+    yield from wrapped("do", _to_do(found, level, ran))
     if ran is not None and ran.sets:
         yield from wrapped("claim", ran.claim)
+
+
+def _to_do(found: Analysis, level: Level, ran: Minimization | None) -> str:
+    """Return what to change, by name where a set of changes is known to be enough."""
+    if ran is not None and ran.sets and ran.sets[0].align:
+        own = f" ({ran.level or 'no level'} for {ran.objective!r})" if ran.level != level.level else ""
+        return f"set {' + '.join(ran.sets[0].align)}: {ACTIONS[ran.level]}{own}"
+    if found.outside and not found.causes and found.assessment in EXCESS:
+        return "look outside the declared knobs first, where the excess comes from; none that was tried narrows it"
+    return level.action
 
 
 def _enough(ran: Minimization, found: Analysis) -> Iterator[str]:
