@@ -14,6 +14,7 @@ from xcfg_analysis.cube.rows import Cube, Row
 from xcfg_analysis.gate.figures import FEWEST, STATISTICS, corridors, devices_of, edge_of, figures_of
 from xcfg_analysis.rules.points import MEASURED
 
+WRITTEN_BY = f"`xcfg gate RUN --write-baseline FILE` writes {BASELINE!r}."
 FROM_SEQUENCES = "95 % bootstrap interval over sequences"
 
 
@@ -83,13 +84,17 @@ def write_baseline(path: Path, baseline: GateBaseline) -> None:
 
 def read_baseline(path: Path) -> GateBaseline:
     """Return the baseline in `path`. Raises ConfigError when it is not one, has a hole, or a corridor upside down."""
-    document = read_strict(path)
+    try:
+        document = read_strict(path)
+    except ConfigError as error:
+        error.hint = error.hint or WRITTEN_BY
+        raise
     version = document.get("schema_version") if isinstance(document, dict) else None
     if version != BASELINE:
         raise ConfigError(
             f"is no baseline of a gate, but {version!r}",
             source=str(path),
-            hint=f"`xcfg gate RUN --write-baseline FILE` writes {BASELINE!r}.",
+            hint=WRITTEN_BY,
         )
     baseline = convert(document, GateBaseline, source=str(path))
     if not baseline.cases:

@@ -9,7 +9,8 @@ from xcfg.schema.rules import Findings, Severity
 
 def level_sentence(rules: Findings) -> str:
     """Return the level at which to stop, why, and what to do there."""
-    return f"{rules.level.level or 'no level'}: {rules.level.text} {rules.level.action}."
+    action = rules.level.action
+    return f"{rules.level.level or 'no level'}: {rules.level.text} {action[:1].upper()}{action[1:]}."
 
 
 def sentences(rules: Findings) -> Iterator[str]:
