@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from xcfg.errors import ConfigError
+from xcfg.errors import ConfigError, InterruptedRunError
 from xcfg.schema.codec import convert, read_strict
 from xcfg.schema.gate import Finding
 from xcfg.schema.summary import ERROR, RUN_SUMMARY, ErrorSummary, RunSummary
@@ -14,7 +14,6 @@ from xcfg_analysis.cube.rows import Cube
 from xcfg_analysis.gate.kinds import finding
 
 SHOWN = 3
-INTERRUPTED = 130
 
 
 def read_after(path: Path) -> RunSummary | ErrorSummary:
@@ -45,7 +44,7 @@ def after(cube: Cube | None, ended: RunSummary | ErrorSummary) -> tuple[Finding,
 
 
 def _differences(cube: Cube | None, ended: RunSummary) -> Iterator[Finding]:
-    if ended.exit_code == INTERRUPTED:
+    if ended.exit_code == InterruptedRunError.exit_code:
         yield finding("run_failed", "The run was interrupted.")
     if cube is None:
         return

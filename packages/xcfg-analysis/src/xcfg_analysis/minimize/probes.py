@@ -19,8 +19,6 @@ from xcfg_analysis.minimize.objective import Judged, Objective, Outcome
 from xcfg_analysis.minimize.search import NONE, Answer, Question, Subset
 from xcfg_analysis.samples.sample import Sample, sample
 
-INTERRUPTED = 130
-
 
 @dataclass(frozen=True)
 class Atoms:
@@ -106,7 +104,7 @@ class Prober:
         ]
         probed = self.ask(combinations)
         self.runs += 1
-        if probed.summary.exit_code == INTERRUPTED:
+        if probed.summary.exit_code == InterruptedRunError.exit_code:
             raise InterruptedRunError(
                 "the search was interrupted", hint="What was scored is sealed; the same command goes on from there."
             )

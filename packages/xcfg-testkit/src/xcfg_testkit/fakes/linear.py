@@ -8,22 +8,16 @@ from collections.abc import Callable
 import torch
 from xcfg.schema.operators import OperatorBackendDescriptor
 
+from xcfg_testkit.fakes import operators
+
 Tensor = torch.Tensor
 Operator = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 def descriptor(name: str, **fields: object) -> OperatorBackendDescriptor:
     """Return a descriptor of the fake `name` of this module; keywords replace fields."""
-    values: dict[str, object] = {
-        "operation": "linear_selected_logprob",
-        "backend_id": f"fake.{name}",
-        "summary": "a fake",
-        "factory": f"{__name__}:{name}",
-        "devices": ("cpu",),
-        "dtypes": ("bfloat16", "float32"),
-        "properties": ("run-to-run", "batch-invariant"),
-    }
-    return OperatorBackendDescriptor(**{**values, **fields})  # type: ignore[arg-type]
+    own = {"operation": "linear_selected_logprob", "factory": f"{__name__}:{name}"}
+    return operators.descriptor(name, **{**own, **fields})
 
 
 def product(hidden: Tensor, weight: Tensor) -> Tensor:
