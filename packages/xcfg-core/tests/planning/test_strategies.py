@@ -233,6 +233,20 @@ def test_only_a_covering_array_says_what_it_covers(make_plan, vary):
     assert whole.coverage.covered == whole.coverage.pairs == pair_count([len(values) - 1 for values in LEVELS.values()])
 
 
+def test_a_pair_that_another_pairs_row_holds_is_not_called_impossible():
+    """Axis 0 needs two others changed, which no row is begun with; the row of those two takes it in nevertheless."""
+
+    def allowed(row):
+        return not row[0] or (row[2] and row[3])
+
+    singles = [(0, 1, 0, 0), (0, 0, 1, 0), (0, 0, 2, 0), (0, 0, 0, 1), (0, 0, 0, 2)]
+    found = cover([1, 1, 2, 2], [(0, 0, 0, 0), *singles], allowed, limit=100)
+    assert any(row[0] and row[1] for row in found.rows)
+    held = {(0, row[0], axis, row[axis]) for row in found.rows for axis in (1, 2, 3)}
+    assert not held & set(found.impossible)
+    assert set(found.impossible) == {(0, 1, 2, 0), (0, 1, 3, 0)}
+
+
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.integers(1, 3), min_size=3, max_size=5), st.data())
 def test_coverage_under_constraints_between_axes_against_the_whole_product(levels, data):

@@ -26,7 +26,7 @@ MAX_PROPOSED = 4_000
 
 @dataclass
 class Covering:
-    """rows: what was added, in order. impossible: pairs that no tried row may hold."""
+    """rows: what was added, in order. impossible: pairs that no row holds, since no tried row may."""
 
     rows: list[Row] = field(default_factory=list)
     impossible: list[Pair] = field(default_factory=list)
@@ -80,6 +80,7 @@ def _complete(
     """Return `proposed` and what it takes to hold every pair; None as soon as more than `limit` rows are needed."""
     result = Covering(list(proposed))
     missing = dict.fromkeys(_pairs(levels))
+    refused: dict[Pair, None] = {}
     for row in (*done, *proposed):
         _remove(missing, row)
     while missing and len(result.rows) <= limit:
@@ -87,11 +88,13 @@ def _complete(
         start = _start(pair, levels, allowed)
         if start is None:
             del missing[pair]
-            result.impossible.append(pair)
+            refused[pair] = None
             continue
         row = _fill(start, pair, levels, missing, allowed)
         _remove(missing, row)
+        _remove(refused, row)  # a row that two further changes make allowed, filled for another pair's sake
         result.rows.append(row)
+    result.impossible.extend(refused)
     return result if len(result.rows) <= limit else None
 
 
