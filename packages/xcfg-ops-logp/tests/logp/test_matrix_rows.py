@@ -12,10 +12,11 @@ from xcfg.errors import IdentityError, UsageError
 from xcfg.plugin.protocols import MatrixRequest
 from xcfg.schema.codec import evolve
 from xcfg_ops_logp.matrix.capture import PROCESSES, SCALE, Capture
+from xcfg_ops_logp.matrix.frozen import Frozen
 from xcfg_ops_logp.matrix.measure import change, invariance, replayed
 from xcfg_ops_logp.matrix.replay import phase_of
 from xcfg_ops_logp.matrix.rows import CAPTURE, MATRIX, TABLE, changed
-from xcfg_ops_logp.matrix.run import Frozen, _Matrix
+from xcfg_ops_logp.matrix.run import _Matrix
 from xcfg_ops_logp.plugin import REFERENCE
 from xcfg_ops_logp.reference import build, evaluate
 from xcfg_ops_logp.torch_backends import REFERENCE_FLOAT32
