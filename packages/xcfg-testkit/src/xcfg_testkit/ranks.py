@@ -30,6 +30,9 @@ LAYOUTS: dict[str, dict[int, tuple[int, ...]]] = {
     "ragged": RAGGED,
 }
 SECONDS = 240.0
+NO_NUMBER = "no distribution, no number"
+VOID = 4
+"""The first rows of the logits, once more with a NaN in the first or last column, with +inf, and with -inf alone."""
 Values = dict[str, "torch.Tensor"]
 
 
@@ -37,10 +40,12 @@ Values = dict[str, "torch.Tensor"]
 def over_ranks(factory: str, options: str, dtype: str) -> dict[str, list[str]]:
     """Return claim -> where it did not hold: `run-to-run`, `batch-invariant` and `tp-invariant` of a sharded operator.
 
+    Beside them NO_NUMBER: that a NaN or +inf on one rank alone, or -inf on all, gives no number on any.
+
     factory: `module:attr`; options: its keywords as JSON; dtype: of the logits. Raises RuntimeError where a rank fails.
     """
     answers = _run(factory, options, dtype)
-    found: dict[str, list[str]] = {"run-to-run": [], "batch-invariant": [], "tp-invariant": []}
+    found: dict[str, list[str]] = {"run-to-run": [], "batch-invariant": [], "tp-invariant": [], NO_NUMBER: []}
     for layout in LAYOUTS:
         one = answers[0][layout, 1]["together"]
         for size in SIZES:
@@ -52,6 +57,8 @@ def over_ranks(factory: str, options: str, dtype: str) -> dict[str, list[str]]:
                 found["batch-invariant"].append(where)
             if not all(_same(one, share["together"]) for share in shares):
                 found["tp-invariant"].append(where)
+            if any(share["void"].isfinite().any() for share in shares):
+                found[NO_NUMBER].append(where)
     return found
 
 
@@ -104,7 +111,11 @@ def _rank(rank: int, folder: str, factory: str, options: str, dtype: str) -> Non
             start = sum(widths[:rank])
             operator.place(groups.get(size), start)
             operator.vocab = VOCABULARY
-            found[layout, size] = _scored(operator, logits[:, start : start + widths[rank]].contiguous(), selected)
+            mine = slice(start, start + widths[rank])
+            found[layout, size] = {
+                **_scored(operator, logits[:, mine].contiguous(), selected),
+                "void": operator(_void(logits)[:, mine].contiguous(), selected[:VOID]),
+            }
     torch.save(found, f"{folder}/{rank}.pt")
     dist.barrier()
     dist.destroy_process_group()
@@ -128,3 +139,13 @@ def _case(dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
     logits = torch.randn(ROWS, VOCABULARY, generator=generator) * 3
     selected = torch.randint(0, VOCABULARY, (ROWS,), generator=generator)
     return torch.nn.functional.pad(logits, (0, WIDE - VOCABULARY), value=12.0).to(dtype), selected
+
+
+def _void(logits: torch.Tensor) -> torch.Tensor:
+    """Return [VOID, WIDE] without a distribution: what is wrong lies on one rank, and its padding is as it was."""
+    import torch
+
+    rows = logits[:VOID].clone()
+    rows[0, 0], rows[1, VOCABULARY - 1], rows[2, VOCABULARY // 2] = torch.nan, torch.nan, torch.inf
+    rows[3, :VOCABULARY] = -torch.inf
+    return rows

@@ -151,6 +151,7 @@ def test_each_claim_is_held_over_real_ranks(outcomes, failed):
         "adds_ranks": "test_tp_invariant_claims_are_proved",
         "drifts_over_ranks": "test_claims_hold_over_ranks",
         "counts_rows_over_ranks": "test_claims_hold_over_ranks",
+        "loses_nan": "test_rows_without_a_distribution_over_ranks",
     }
     head = HEAD.replace("fakes.operators", "fakes.sharded")
     classes = "".join(
@@ -162,6 +163,7 @@ def test_each_claim_is_held_over_real_ranks(outcomes, failed):
     assert failed(found["Test_gathered"]) == set()
     assert found["Test_gathered"]["test_tp_invariant_claims_are_proved"] == {"passed"}
     assert failed(found["Test_adds_ranks"]) == {"test_tp_invariant_claims_are_proved"}
+    assert failed(found["Test_loses_nan"]) == {"test_rows_without_a_distribution_over_ranks"}
     for name in ("drifts_over_ranks", "counts_rows_over_ranks"):
         assert liars[name] in failed(found[f"Test_{name}"])
         assert not failed(found[f"Test_{name}"]) & {"test_run_to_run", "test_batch_invariant"}, "one rank shows nothing"

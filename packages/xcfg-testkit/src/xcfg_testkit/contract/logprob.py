@@ -230,6 +230,16 @@ class SelectedLogprobContract(LogprobClaims):
             pytest.skip("no ShardedLogprob on a CPU")
         self._judge(claim, not self.over_ranks()[claim], record_property)
 
+    def test_rows_without_a_distribution_over_ranks(self) -> None:
+        """Failing means that a NaN or +inf on one rank, or -inf on all, gives a number somewhere.
+
+        A maximum across ranks may lose a NaN: turn it into +inf first, which no rank loses.
+        """
+        if not self._sharded():
+            pytest.skip("no ShardedLogprob on a CPU")
+        found = self.over_ranks()[ranks.NO_NUMBER]
+        assert not found, f"{self.descriptor.backend_id} returns a number with {'; '.join(found)}"
+
     def _sharded(self) -> bool:
         return "cpu" in self.descriptor.devices and isinstance(self.build(), ShardedLogprob)
 

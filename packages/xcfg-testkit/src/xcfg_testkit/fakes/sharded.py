@@ -91,5 +91,14 @@ class CountsRowsOverRanks(Gathered):
         return found * (1 + 1e-6 * (len(logits) > 1)) if self.size > 1 else found
 
 
-gathered, adds_ranks = Gathered, AddsRanks
+class LosesNan(Gathered):
+    """Loses a NaN between ranks, as a maximum may."""
+
+    def whole(self, logits: Tensor) -> Tensor:
+        """Return the columns of all ranks that take part, -inf in the place of each NaN."""
+        found = super().whole(logits)
+        return torch.where(found.isnan(), -torch.inf, found) if self.size > 1 else found
+
+
+gathered, adds_ranks, loses_nan = Gathered, AddsRanks, LosesNan
 drifts_over_ranks, counts_rows_over_ranks = DriftsOverRanks, CountsRowsOverRanks
