@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import jsonschema
 import pytest
 from xcfg.cli.main import main
+from xcfg.schema.codec import evolve
+from xcfg_ops_logp.matrix.rows import CAPTURE
 
 TINY = Path(__file__).parents[1] / "examples" / "quickstart" / "tiny.json"
 
@@ -95,3 +98,43 @@ def test_the_logits_of_vllm_and_megatron_are_replayed(capsys, tmp_path):
     merged = [row["metrics"] for row in report["rows"] if row["row"] == "L3"]
     assert all(0 < item["out_max_abs"] < 2e-6 for item in merged)
     assert max(item["selected_max_abs_without"] for item in merged) > 1e-3, "two engines in bfloat16 differ elsewhere"
+
+
+MISPLACED = """
+from xcfg_ops_logp.matrix.capture import Capture
+
+
+class Misplaced(Capture):
+    def place(self, group, start):
+        super().place(group, start + MOVED if start else 0)
+"""
+
+
+@pytest.mark.engine
+@pytest.mark.slow
+@pytest.mark.parametrize("moved", [0, 1, -1])
+def test_a_rank_of_megatron_that_is_placed_elsewhere_leaves_no_number(moved, capsys, tmp_path, monkeypatch):
+    """If this fails, the gate sees the map that a configuration says, and not the one that the ranks used."""
+    pytest.importorskip("megatron.core")
+    (tmp_path / "planted").mkdir()
+    (tmp_path / "planted" / "misplaced.py").write_text(MISPLACED.replace("MOVED", str(moved)))
+    monkeypatch.syspath_prepend(tmp_path / "planted")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "planted"), prepend=os.pathsep)
+    monkeypatch.setattr("xcfg_ops_logp.plugin.CAPTURE", evolve(CAPTURE, factory="misplaced:Misplaced"))
+    experiment = json.loads((TINY.parents[1] / "s2" / "vllm_megatron.json").read_text())
+    del experiment["interventions"], experiment["baseline"]["rollout"]["tensor_parallel_size"]
+    experiment["identity"]["rollout"]["path"] = str(TINY.parent / "tiny-rollout")
+    file = tmp_path / "experiment.json"
+    file.write_text(json.dumps(experiment))
+    words = ("--rollout", "torch", "--training", "megatron", "--output-root", str(tmp_path / "runs"))
+    code, report = called(capsys, "logp", str(file), *words)
+    edge = [row for row in report["rows"] if row["edge"] == "training_vs_rollout_prefill" and row["row"] != "L2"]
+    if not moved:
+        assert code == 0 and {row["status"] for row in edge} == {"PASS"}
+        assert edge[0]["program"]["training"]["shards"] == [[0, 256], [256, 512]]
+        return
+    assert code == 3
+    assert {(row["status"], row["comparable"], bool(row["metrics"])) for row in edge} == {
+        ("NOT_COMPARABLE", False, False)
+    }
+    assert "rank 1 of training holds the ids (256, 512)" in edge[0]["reason"]
