@@ -344,9 +344,13 @@ def test_what_opens_the_gap_further_accuses_no_side():
     base, wide = row("base", BASE), 3 * BASE
     cases = [row("x", wide, {"training.x": 1})]
     evidence = Handmade({"base": BASE, "x": wide}, SEQUENCE, [base, *cases])
-    (found,) = analyze_evidence(evidence).causes
-    assert (found.direction, found.diagnosis) == ("widens", "")
+    (cause,) = analyze_evidence(evidence).causes
+    assert (cause.direction, cause.diagnosis) == ("widens", "")
     assert "EFFECT     training.x (both): widens the gap" in text(analyze_evidence(evidence))
+    for status, code in (("PASS", 0), ("MISMATCH", 1)):
+        judged = row("base", BASE, status=status)
+        found = analyze_evidence(Handmade({"base": BASE, "x": wide}, SEQUENCE, [judged, *cases]))
+        assert (found.exit_code, [item.direction for item in found.causes]) == (code, ["widens"])
     judged = effects(evidence, base, cases, {}).effects
     (in_profile,) = say(judged, base, {}, 0.05, profiles=True).causes
     assert in_profile.diagnosis.startswith("CAUSED_BY")

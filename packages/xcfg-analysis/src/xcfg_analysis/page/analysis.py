@@ -46,7 +46,8 @@ def analyze_evidence(evidence: Evidence, series: Series | None = None) -> Analys
     """Return the analysis of a run that was opened.
 
     status, assessment, figures and signatures: of production, which is the baseline, or A5 in a run of profiles.
-    exit_code: that of the same status; 1 instead of 0 where a cause or a finding stands. A signature changes neither.
+    exit_code: that of the same status; 1 instead of 0 where a finding stands, or a cause that something is to blame
+    for. What only opens the gap further is to blame for nothing, and a signature changes neither.
     """
     return look_at(evidence, series).analysis
 
@@ -93,6 +94,7 @@ def look_at(evidence: Evidence, series: Series | None = None) -> Looked:
     enough = smallest(evidence, baseline, points)
     following = partial(next_step, evidence, baseline, found, said, points, unvaried=unvaried, enough=enough)
     step = following(home_of(evidence))
+    blamed = any(cause.diagnosis for cause in said.causes)
     analysis = Analysis(
         schema_version=ANALYSIS,
         conclusion=introduced(points)
@@ -115,7 +117,7 @@ def look_at(evidence: Evidence, series: Series | None = None) -> Looked:
         fitted_tokens=looks.fitted,
         next_step=step.step,
         next_command=step.command,
-        exit_code=1 if code == 0 and (findings or (said.causes and not acquitted)) else code,
+        exit_code=1 if code == 0 and (findings or (blamed and not acquitted)) else code,
         status=judged.status,
         reason=judged.reason,
         source=(cube.experiment_id,),
