@@ -148,9 +148,12 @@ def refused(widths: list[int], groups: Any) -> str:
     return ""
 
 
-def _main(rank: int, folder: str, jobs: list[tuple[str, tuple[Any, ...]]], world: int, backend: str) -> None:
+def _main(
+    rank: int, folder: str, jobs: list[tuple[str, tuple[Any, ...]]], world: int, backend: str, algorithm: str
+) -> None:
     torch.set_num_threads(1)
     if backend == "nccl":
+        os.environ |= {"NCCL_ALGO": algorithm} if algorithm else {}
         os.environ |= {"NCCL_HOSTID": f"rank-{rank}", "NCCL_NET": "Socket", "NCCL_SOCKET_IFNAME": "lo"}
         torch.cuda.set_device(DEVICE[backend])
     dist.init_process_group(backend, init_method=f"file://{folder}/rendezvous", rank=rank, world_size=world)
@@ -168,13 +171,23 @@ def _main(rank: int, folder: str, jobs: list[tuple[str, tuple[Any, ...]]], world
 
 
 def run(
-    folder: Path, jobs: list[tuple[str, tuple[Any, ...]]], world: int = WORLD, backend: str = "gloo"
+    folder: Path,
+    jobs: list[tuple[str, tuple[Any, ...]]],
+    world: int = WORLD,
+    backend: str = "gloo",
+    algorithm: str = "",
 ) -> list[list[Any]]:
-    """Run the named functions in `world` processes; return what each rank answered, job by job."""
+    """Run the named functions in `world` processes; return what each rank answered, job by job.
+
+    algorithm: NCCL_ALGO, where not NCCL's choice.
+    """
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["logp_ranks"])
-    ranks = [context.Process(target=_main, args=(rank, str(folder), jobs, world, backend)) for rank in range(world)]
+    ranks = [
+        context.Process(target=_main, args=(rank, str(folder), jobs, world, backend, algorithm))
+        for rank in range(world)
+    ]
     for process in ranks:
         process.start()
     try:

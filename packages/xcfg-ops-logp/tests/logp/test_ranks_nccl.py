@@ -17,8 +17,10 @@ SIZES = tuple(size for size in ranks.SIZES if size <= WORLD)
 LAYOUTS = ["megatron 152064", "500 ragged", "500 in 128 each"]
 
 
-@pytest.fixture(scope="module")
-def found(tmp_path_factory):
+ALGORITHMS = ("Ring", "Tree")
+
+
+def answered(folder, algorithm: str):
     """Answers of all ranks: name of the job -> one answer per rank."""
     jobs = {}
     for item in BACKENDS:
@@ -26,8 +28,20 @@ def found(tmp_path_factory):
         jobs[item.backend_id, "rows"] = ("many_rows", (item.factory, {}, "49152", 192))
     for kind in ("Shardwise", "Backwards"):
         jobs[kind] = ("many_rows", (kind, {}, "49152", 192))
-    answers = ranks.run(tmp_path_factory.mktemp("ranks"), list(jobs.values()), WORLD, "nccl")
+    answers = ranks.run(folder, list(jobs.values()), WORLD, "nccl", algorithm)
     return {name: [answer[index] for answer in answers] for index, name in enumerate(jobs)}
+
+
+@pytest.fixture(scope="module")
+def by_algorithm(tmp_path_factory):
+    """The answers under each NCCL_ALGO."""
+    return {algorithm: answered(tmp_path_factory.mktemp(algorithm), algorithm) for algorithm in ALGORITHMS}
+
+
+@pytest.fixture(scope="module", params=ALGORITHMS)
+def found(request, by_algorithm):
+    """The answers under one NCCL_ALGO."""
+    return by_algorithm[request.param]
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -68,3 +82,10 @@ def test_a_planted_order_is_seen_over_nccl(found):
     moved = [int((first != second).sum()) for first, second in zip(forward, backward, strict=True)]
     assert moved[:2] == [0, 0], "of two ranks there is one order"
     assert moved[2] > 0
+
+
+@pytest.mark.parametrize("backend", [TREE, GATHERED, FIXED_POINT, PARTIALS], ids=lambda item: item.backend_id)
+def test_a_merge_of_ones_own_does_not_know_nccls_algorithm(by_algorithm, backend):
+    """If this fails, the library adds where the backend says that it adds by itself."""
+    first, second = (by_algorithm[name][backend.backend_id, "rows"] for name in ALGORITHMS)
+    assert all(ranks.same(first[0][size], second[0][size]) for size in SIZES)
