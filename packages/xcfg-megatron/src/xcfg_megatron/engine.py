@@ -57,4 +57,4 @@ class Engine:
         self.rotary.clear()
         self.forwards = 0
         for operator in self.operators.values():
-            operator.calls = 0
+            operator.clear()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.distributed as dist
 from xcfg.plugin.protocols import ShardedLogprob
@@ -53,12 +55,33 @@ def logprobs(engine: Engine, rows: torch.Tensor, selected: torch.Tensor, policy:
     return found
 
 
-def policy_seen(engine: Engine) -> str:
-    """Return what the sums since the last clear were: `mask`, `include`, or the columns that were seen."""
-    seen = set(engine.columns)
-    if seen <= {engine.shape.vocab}:
+def vocabulary_seen(engine: Engine) -> dict[str, Any]:
+    """Return what the sums since the last clear ran over in total: {"policy": mask | include, "real", "padded"}.
+
+    An operator may add columns to those that it is handed; what it states of them holds then. Sums that are neither
+    over the real columns nor over one larger number of them have a policy that says so.
+    """
+    real, padded = engine.shape.vocab, engine.shape.padded
+    stated = engine.operator.statements.vocabularies
+    if not stated:
+        return {"policy": _policy(set(engine.columns), real, padded), "real": real, "padded": padded}
+    try:
+        totals = {int(item["padded" if item["policy"] == "include" else "real"]) for item in stated}
+        widest = max(padded, *(int(item["padded"]) for item in stated))
+    except (KeyError, TypeError, ValueError):
+        return {"policy": f"the operator states {stated!r}", "real": real, "padded": padded}
+    total = max(totals)
+    return {
+        "policy": _policy(totals, real, total),
+        "real": real,
+        "padded": total if total > real else widest,
+    }
+
+
+def _policy(summed: set[int], real: int, padded: int) -> str:
+    if summed <= {real}:
         return "mask"
-    return "include" if seen == {engine.shape.padded} else f"sums over {sorted(seen)} columns"
+    return "include" if summed == {padded} and padded > real else f"sums over {sorted(summed)} columns"
 
 
 def _whole(engine: Engine, rows: torch.Tensor) -> torch.Tensor:

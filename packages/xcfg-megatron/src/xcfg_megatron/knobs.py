@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from xcfg.plugin.readback import Reading, application, is_operator, operator_path, state, unknown
+from xcfg.plugin.stated import OPTIONS
 from xcfg.schema._base import Value
 from xcfg.schema.names import EvidenceKind, Exercised, Lifecycle
 from xcfg.schema.runtime import Evidence, KnobApplication
@@ -31,6 +32,8 @@ def _application(engine: Engine, layout: Layout, path: str, value: Value) -> Kno
     reader = READERS.get(path)
     if reader is None and is_operator(path):
         reader = read_operators.slot_reader(path)
+    if reader is None and path.startswith(OPTIONS):
+        reader = read_operators.option_reader(path)
     if reader is None:
         return unknown(path, value, runtime="megatron", side="training", rank=engine.ranks.rank)
     return application(path, value, reader(engine, layout, value), side="training", rank=engine.ranks.rank)

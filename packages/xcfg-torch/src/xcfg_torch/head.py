@@ -75,7 +75,7 @@ class Head:
 
     def clear(self) -> None:
         """Forget all calls."""
-        self.operator.calls = 0
+        self.operator.clear()
         if self.stand_in is not None:
             self.stand_in.calls = 0
 

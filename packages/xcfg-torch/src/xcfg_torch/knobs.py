@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
 
-from xcfg.plugin.operators import BoundOperator, backend_meant
+from xcfg.plugin.operators import backend_meant
 from xcfg.plugin.readback import HEAD, OPERATOR_KNOB, Reading, application, execution, operator_path, state, unknown
+from xcfg.plugin.stated import OPTIONS, option_reading
 from xcfg.schema._base import Value
 from xcfg.schema.names import EvidenceKind, Exercised, Lifecycle
 from xcfg.schema.runtime import Evidence, KnobApplication
@@ -25,8 +25,6 @@ from xcfg_torch.mixed_knobs import MASTER, OUTPUT, SAME, UNCAST
 from xcfg_torch.mixed_precision import live_policies, returned_by_root
 
 REQUEST_KNOBS = ("batch.size", "batch.padding_side", "batch.packing")
-OPTIONS = "logprob."
-"""What the path of an option of the injected operator begins with."""
 HEAD_PATH = operator_path(HEAD)
 
 
@@ -167,32 +165,9 @@ def _head(engine: Engine, requested: Value) -> Reading:
 
 
 def _operator_option(engine: Engine, path: str) -> Reading:
-    """Read a `logprob.*` knob: an option that the injected operator was built with."""
-    name = path.partition(".")[2]
-    options = engine.scorer.binding.options
-    if name not in options:
-        return Reading(
-            None,
-            None,
-            (),
-            reason=f"{engine.scorer.binding.backend_id!r} was built without the option {name!r}",
-        )
-    given = options[name]
-    evidence = (state("options of the injected operator", f"{name}={given!r}"),)
-    did = stated(engine.scorer).get("options", {})
-    if name not in did:
-        return Reading(given, given, evidence)
-    ran = did[name]
-    reason = "" if ran == given else f"the operator was built with {given!r} and its last call did {ran!r}"
-    return Reading(
-        given, ran, (execution("last call of the injected operator", f"{name}={ran!r}"), *evidence), reason=reason
-    )
-
-
-def stated(operator: BoundOperator) -> dict[str, Any]:
-    """Return what the operator states of its call (xcfg.plugin.protocols.StatedLogprob); empty without."""
-    said = getattr(operator.function, "stated", None)
-    return said if isinstance(said, dict) and operator.calls else {}
+    """Read an option of the injected operator; whether a score exercised it is said where all of them are."""
+    binding = engine.scorer.binding
+    return option_reading(path, binding.backend_id, binding.options, engine.scorer.statements, None)
 
 
 def _inherent(value: Value, lifecycle: Lifecycle, source: str) -> Reader:

@@ -17,7 +17,7 @@ from xcfg_torch.consumed import Consumed
 from xcfg_torch.decode import Intervention
 from xcfg_torch.engine import Engine
 from xcfg_torch.head import refuse_request
-from xcfg_torch.knobs import construction_applications, stated
+from xcfg_torch.knobs import construction_applications
 from xcfg_torch.layout import Layout, UnsupportedRequestError, layout_of
 from xcfg_torch.layout_knobs import layout_applications
 from xcfg_torch.prefill import run_prefill
@@ -81,7 +81,7 @@ def run_score(
         compute_dtype=engine.observer.compute_dtype(),
         applications=applications,
         attestations=consumed.attestations(rollout, sequences, sheet.selected, consumed_last=not decode),
-        transforms=(*own_transforms(engine.model), *chain, *getattr(engine.scorer.function, "transforms", ())),
+        transforms=(*own_transforms(engine.model), *chain, *engine.scorer.statements.transforms),
         fold_before=before.fold,
         fold_after=after.fold,
         state_unchanged=not changes,
@@ -112,7 +112,7 @@ def _checked_layout(engine: Engine, knobs: dict[str, Value], request: ScoreReque
 def _begin(engine: Engine) -> State:
     engine.observer.clear()
     engine.sharding.clear()
-    engine.operator.calls = 0
+    engine.operator.clear()
     if engine.head is not None:
         engine.head.clear()
     return read_state(engine.model, engine.last_fold)
@@ -186,12 +186,5 @@ def _mechanism(
         "intervention": intervene is not None,
         "state_changes": changes,
         "parameters_with_gradients": before.gradients,
-        **_of_the_operator(engine),
+        **engine.scorer.statements.mechanism(),
     }
-
-
-def _of_the_operator(engine: Engine) -> dict[str, Any]:
-    """Return what the operator states of its last call, and over which vocabulary it summed."""
-    said = stated(engine.scorer)
-    vocabulary = {"vocabulary": said["vocabulary"]} if "vocabulary" in said else {}
-    return {"logprob": said, **vocabulary} if said else {}

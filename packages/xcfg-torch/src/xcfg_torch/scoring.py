@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from xcfg.errors import UsageError, WorkerError, did_you_mean
 from xcfg.identity.rollout import Rollout
 from xcfg.plugin.operators import BoundOperator
+from xcfg.plugin.stated import scored_ids
 from xcfg.schema.names import Phase
 from xcfg.schema.worker import OPTIONAL_COLUMNS
 
@@ -101,8 +102,7 @@ class ScoreSheet:
         where = torch.from_numpy(flat)
         self.columns["selected_logprob"][where] = values.to(self.columns["selected_logprob"].dtype).cpu()
         self.columns["phase"][where] = int(phase)
-        scored = getattr(self.operator.function, "scored_ids", None)
-        self.selected[flat] = (selected if scored is None else scored).cpu().numpy()
+        self.selected[flat] = scored_ids(self.operator.function, selected).cpu().numpy()
         if self.wanted:
             self._optional(where, logits, processed, selected)
 

@@ -13,8 +13,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from xcfg.errors import MissingDependencyError, PluginError
+from xcfg.plugin.readback import HEAD, SELECTED
+from xcfg.plugin.stated import Statements, declared_chain
 from xcfg.schema._base import Value
 from xcfg.schema.operators import OperatorBinding
+
+STATED = (SELECTED, HEAD)
+"""Operations whose backends may state what their calls did: those that end in the log probability of an id."""
 
 
 @dataclass
@@ -27,11 +32,27 @@ class BoundOperator:
     binding: OperatorBinding
     function: Callable[..., Any] = field(repr=False)
     calls: int = 0
+    _statements: Statements = field(default_factory=Statements, init=False, repr=False)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the backend with the arguments of its semantic operator."""
+        """Call the backend with the arguments of its semantic operator, of which selected ids are the last."""
         self.calls += 1
-        return self.function(*args, **kwargs)
+        found = self.function(*args, **kwargs)
+        if self.binding.operation in STATED:
+            self._statements.take(self.function, args[-1])
+        return found
+
+    def clear(self) -> None:
+        """Forget the calls, and what they stated."""
+        self.calls = 0
+        self._statements = Statements()
+
+    @property
+    def statements(self) -> Statements:
+        """What its calls since `clear` stated; where none was made, the transforms alone that it declares."""
+        if self.binding.operation in STATED and not self.calls:
+            return Statements(chains=[declared_chain(self.function)])
+        return self._statements
 
 
 def backend_meant(binding: OperatorBinding, requested: Value) -> Value:

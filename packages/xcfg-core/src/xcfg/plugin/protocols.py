@@ -109,7 +109,9 @@ class ShardedLogprob(Protocol):
 
 
 class StatedLogprob(Protocol):
-    """A `selected_logprob` that says what its last call did; a runtime reports it, and reads options back from it.
+    """A `selected_logprob` that says what its last call did; xcfg.plugin.stated adds it up over a score.
+
+    A runtime reports that, and reads options back from it: calls of one score that state different values did neither.
 
     stated: `options` maps the name of an option to the value that ran; `vocabulary` is {"policy", "real", "padded"}, as
     the gate over vocabularies takes it. transforms: what it does to logits, in the spelling of a manifest. scored_ids:

@@ -77,5 +77,5 @@ ABLATION = OperatorBackendDescriptor(
     shapes="logits [N, V] over the whole vocabulary, selected [N]; shards are virtual ranks of one process",
     properties=("run-to-run", "batch-invariant"),
     options=OPTIONS,
-    runtimes=("torch",),  # it reads what the operator states: elsewhere a temperature would be taken for drift
+    runtimes=("torch", "vllm", "megatron"),  # they read what an operator states: else a temperature is taken for drift
 )

@@ -86,7 +86,7 @@ class Ablation:
         an id outside the vocabulary.
         """
         real = logits.shape[1] if logits.ndim == 2 else 0
-        self.ran = {}
+        self.ran, self.stated = {}, {}
         internal = self.options["shift_convention"] == "internal"
         ids = selected.roll(-1) if internal else selected
         self.ran["shift_convention"] = "internal" if internal else "pre_shifted"
