@@ -17,6 +17,7 @@ from xcfg.schema.names import EvidenceKind, Exercised, Lifecycle
 from xcfg.schema.runtime import Evidence, KnobApplication
 
 from xcfg_torch.attention import backend_that_ran
+from xcfg_torch.backward import BACKWARD, shown_by
 from xcfg_torch.engine import Engine
 from xcfg_torch.fsdp import local, placements
 from xcfg_torch.head import head_reading
@@ -28,7 +29,10 @@ REQUEST_KNOBS = ("batch.size", "batch.padding_side", "batch.packing")
 OPTIONS = "logprob."
 """What the path of an option of the injected operator begins with."""
 HEAD_PATH = operator_path(HEAD)
-
+NOT_SHOWN = {
+    BACKWARD: "no backward of the operator ran, and nothing else shows the option",
+    "entropy": "no column `entropy` was asked for, and nothing else shows the option; run with --columns entropy",
+}
 
 Reader = Callable[[Engine, Value], Reading]
 
@@ -41,7 +45,7 @@ def construction_applications(engine: Engine, knobs: dict[str, Value], *, scored
     result = []
     bound = {} if engine.head is None else {HEAD_PATH: engine.head.operator.binding.requested}
     for path, value in sorted({**bound, **knobs}.items()):
-        if path in REQUEST_KNOBS:
+        if path in REQUEST_KNOBS or (not scored and _shown_by(engine, path)):
             continue
         reader = READERS.get(path)
         if reader is None and not path.startswith(OPTIONS):
@@ -179,7 +183,10 @@ def _operator_option(engine: Engine, path: str) -> Reading:
         )
     given = options[name]
     evidence = (state("options of the injected operator", f"{name}={given!r}"),)
-    did = stated(engine.scorer).get("options", {})
+    did = stated(engine.scorer).get("options", {}) | (engine.backward.ran if engine.backward is not None else {})
+    place = _shown_by(engine, path)
+    if name not in did and place and engine.scorer.calls:
+        return Reading(given, None, evidence, exercised=Exercised.NO, reason=NOT_SHOWN[place])
     if name not in did:
         return Reading(given, given, evidence)
     ran = did[name]
@@ -187,6 +194,11 @@ def _operator_option(engine: Engine, path: str) -> Reading:
     return Reading(
         given, ran, (execution("last call of the injected operator", f"{name}={ran!r}"), *evidence), reason=reason
     )
+
+
+def _shown_by(engine: Engine, path: str) -> str:
+    """Return what alone can show the option of a `logprob.*` knob: `backward`, `entropy`; empty for any call."""
+    return shown_by(engine.scorer).get(path.partition(".")[2], "") if path.startswith(OPTIONS) else ""
 
 
 def stated(operator: BoundOperator) -> dict[str, Any]:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from xcfg.artifacts.stored import StoredAttempt
-from xcfg.flow.documents import Failure
+from xcfg.errors import ConfigError
+from xcfg.flow.documents import Actual, Failure
 from xcfg.flow.inputs import Loaded
 from xcfg.flow.options import RunOptions
 from xcfg.flow.prepare import PreparedCase
 from xcfg.flow.recheck import decode
+from xcfg.schema.codec import convert, evolve
 from xcfg.schema.names import Assessment, Status, exit_code
 from xcfg.schema.plan import ExperimentCase
 from xcfg.schema.result import Comparison, EdgeResult
@@ -18,6 +20,7 @@ from xcfg.schema.summary import (
     CaseSummary,
     ContractSummary,
     EdgeSummary,
+    GradientSummary,
     RunSummary,
     Seconds,
 )
@@ -47,6 +50,7 @@ def case_summary(
         edges={name: edge_summary(edge) for name, edge in comparison.edges.items()} if comparison is not None else {},
         assessment_reason=comparison.assessment.reason if comparison is not None and comparison.edges else "",
         missing_arms=comparison.missing_arms if comparison is not None else {},
+        gradients=gradients(decode(attempt, "actual.json", Actual)) if "actual.json" in attempt.seal.files else {},
         seconds=Seconds(
             build=seconds.get("build", 0.0), score=seconds.get("score", 0.0), compare=seconds.get("compare", 0.0)
         ),
@@ -64,6 +68,31 @@ def edge_summary(edge: EdgeResult) -> EdgeSummary:
         p99_abs=edge.p99_abs,
         approx_kl0=edge.approx_kl0,
     )
+
+
+def gradients(actual: Actual) -> dict[str, GradientSummary]:
+    """Return arm -> the gradient that its ranks looked at, as `mechanism.backward` of a score report says it.
+
+    The mechanism is in words of the runtime: what is said there in another form is no such figure.
+    """
+    found: dict[str, GradientSummary] = {}
+    for arm, facts in actual.provenance.items():
+        told = [
+            item["backward"] for item in facts.get("mechanism", ()) if isinstance(item, dict) and "backward" in item
+        ]
+        try:
+            ranks = [convert(item, GradientSummary) for item in told]
+        except ConfigError:
+            continue
+        if ranks:
+            found[arm] = evolve(
+                ranks[0],
+                rows=sum(item.rows for item in ranks),
+                broken_rows=sum(item.broken_rows for item in ranks),
+                max_abs=max(item.max_abs for item in ranks),
+                rel_l2=max(item.rel_l2 for item in ranks),
+            )
+    return found
 
 
 def _comparison(attempt: StoredAttempt) -> Comparison | None:

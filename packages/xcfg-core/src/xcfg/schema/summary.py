@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from xcfg.schema._base import Record
+from xcfg.schema._base import Record, Value
 from xcfg.schema.attempt import AttemptCheck
 from xcfg.schema.plan import Coverage
 
@@ -34,11 +34,26 @@ class Seconds(Record):
     compare: float
 
 
+class GradientSummary(Record):
+    """How far an arm's gradient of the log probability with respect to the logits lies from float64's.
+
+    rows: looked at, of all ranks; broken_rows: of them, those where it is not finite, which the figures leave out.
+    max_abs: largest difference. rel_l2: norm of the difference over norm of the gradient, of the worst rank. ran: what
+    the backward states of itself.
+    """
+
+    rows: int
+    broken_rows: int
+    max_abs: float
+    rel_l2: float
+    ran: dict[str, Value] = {}
+
+
 class CaseSummary(Record):
     """One case of a run.
 
     assessment_reason: why there is no assessment, or what beside it should be known. missing_arms: arm beside the
-    verdict's that has no edges -> why.
+    verdict's that has no edges -> why. gradients: arm -> its gradient, where a score looked at one; it is not judged.
     """
 
     case_id: str
@@ -53,6 +68,7 @@ class CaseSummary(Record):
     seconds: Seconds
     assessment_reason: str = ""
     missing_arms: dict[str, str] = {}
+    gradients: dict[str, GradientSummary] = {}
 
 
 class ContractSummary(Record):
