@@ -158,17 +158,19 @@ def test_the_entropy_moves_within_rounding(ran, calls):
 @pytest.mark.slow
 def test_a_person_is_told_of_the_gradient(ran):
     """If this fails, a gradient that is rounded in training looks like a run without any difference."""
-    command = [sys.executable, "-m", "xcfg", "run", str(ran[0]), "--columns", "entropy"]
-    told = subprocess.run(
-        [*command, "--output-root", str(ran[0].parent / "runs")],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    lines = [line for line in told.stdout.splitlines() if "gradient of training" in line]
-    assert any("grad_downcast_at=softmax" in line and "rel. L2" in line for line in lines), told.stdout + told.stderr
+    file, runs = ran[0], ran[0].parent / "runs"
+    told = [
+        subprocess.run([sys.executable, "-m", "xcfg", *words], capture_output=True, text=True, timeout=300, check=False)
+        for words in (
+            ("run", file, "--columns", "entropy", "--output-root", runs),
+            ("analyze", runs / "axes"),
+        )
+    ]
+    lines = [line for line in told[0].stdout.splitlines() if "gradient of training" in line]
+    assert any("grad_downcast_at=softmax" in line and "rel. L2" in line for line in lines), told[0]
     assert len(lines) == 4, "baseline and entropy are one line"
+    table = told[1].stdout.partition("how far the gradient of the log probability lies from float64's")[2]
+    assert "grad_downcast_at=dlogits training 0.0" in " ".join(table.split()), told[1]
 
 
 @pytest.mark.slow

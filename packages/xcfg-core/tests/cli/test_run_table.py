@@ -7,15 +7,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace as evolve
 from xcfg.cli._run_table import nats, show_run
-from xcfg.schema.summary import (
-    RUN_SUMMARY,
-    CaseSummary,
-    ContractSummary,
-    EdgeSummary,
-    GradientSummary,
-    RunSummary,
-    Seconds,
-)
+from xcfg.schema.gradient import GradientSummary
+from xcfg.schema.summary import RUN_SUMMARY, CaseSummary, ContractSummary, EdgeSummary, RunSummary, Seconds
 
 NOTHING = Seconds(build=0.0, score=0.0, compare=0.0)
 

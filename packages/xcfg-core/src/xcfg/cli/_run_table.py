@@ -58,11 +58,10 @@ def _gradients(cases: Sequence[CaseSummary]) -> Iterator[str]:
     told: dict[str, list[str]] = {}
     for case in cases:
         for arm, item in sorted(case.gradients.items()):
-            ran = ", ".join(f"{name}={value}" for name, value in sorted(item.ran.items()))
             broken = f", {item.broken_rows} of them not finite" if item.broken_rows else ""
             said = (
                 f"gradient of {arm}: max {number(item.max_abs)}, rel. L2 {number(item.rel_l2)} from float64's "
-                f"over {item.rows} rows{broken} ({ran})"
+                f"over {item.rows} rows{broken} ({item.options()})"
             )
             told.setdefault(said, []).append(case.label)
     for said, labels in told.items():

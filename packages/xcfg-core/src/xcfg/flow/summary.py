@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from xcfg.artifacts.stored import StoredAttempt
-from xcfg.errors import ConfigError
 from xcfg.flow.documents import Actual, Failure
 from xcfg.flow.inputs import Loaded
 from xcfg.flow.options import RunOptions
 from xcfg.flow.prepare import PreparedCase
 from xcfg.flow.recheck import decode
-from xcfg.schema.codec import convert, evolve
+from xcfg.schema.gradient import GradientSummary, gradient_of
 from xcfg.schema.names import Assessment, Status, exit_code
 from xcfg.schema.plan import ExperimentCase
 from xcfg.schema.result import Comparison, EdgeResult
@@ -20,7 +19,6 @@ from xcfg.schema.summary import (
     CaseSummary,
     ContractSummary,
     EdgeSummary,
-    GradientSummary,
     RunSummary,
     Seconds,
 )
@@ -71,28 +69,9 @@ def edge_summary(edge: EdgeResult) -> EdgeSummary:
 
 
 def gradients(actual: Actual) -> dict[str, GradientSummary]:
-    """Return arm -> the gradient that its ranks looked at, as `mechanism.backward` of a score report says it.
-
-    The mechanism is in words of the runtime: what is said there in another form is no such figure.
-    """
-    found: dict[str, GradientSummary] = {}
-    for arm, facts in actual.provenance.items():
-        told = [
-            item["backward"] for item in facts.get("mechanism", ()) if isinstance(item, dict) and "backward" in item
-        ]
-        try:
-            ranks = [convert(item, GradientSummary) for item in told]
-        except ConfigError:
-            continue
-        if ranks:
-            found[arm] = evolve(
-                ranks[0],
-                rows=sum(item.rows for item in ranks),
-                broken_rows=sum(item.broken_rows for item in ranks),
-                max_abs=max(item.max_abs for item in ranks),
-                rel_l2=max(item.rel_l2 for item in ranks),
-            )
-    return found
+    """Return arm -> the gradient that its ranks looked at."""
+    found = {arm: gradient_of(facts.get("mechanism", ())) for arm, facts in actual.provenance.items()}
+    return {arm: item for arm, item in found.items() if item is not None}
 
 
 def _comparison(attempt: StoredAttempt) -> Comparison | None:

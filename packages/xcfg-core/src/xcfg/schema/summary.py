@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from xcfg.schema._base import Record, Value
+from xcfg.schema._base import Record
 from xcfg.schema.attempt import AttemptCheck
+from xcfg.schema.gradient import GradientSummary
 from xcfg.schema.plan import Coverage
 
 RUN_SUMMARY = "xcfg.run_summary.v1"
@@ -32,21 +33,6 @@ class Seconds(Record):
     build: float
     score: float
     compare: float
-
-
-class GradientSummary(Record):
-    """How far an arm's gradient of the log probability with respect to the logits lies from float64's.
-
-    rows: looked at, of all ranks; broken_rows: of them, those where it is not finite, which the figures leave out.
-    max_abs: largest difference. rel_l2: norm of the difference over norm of the gradient, of the worst rank. ran: what
-    the backward states of itself.
-    """
-
-    rows: int
-    broken_rows: int
-    max_abs: float
-    rel_l2: float
-    ran: dict[str, Value] = {}
 
 
 class CaseSummary(Record):

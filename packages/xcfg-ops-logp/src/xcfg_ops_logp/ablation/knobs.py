@@ -50,7 +50,9 @@ KNOBS = tuple(
             SHOWN_BY.get(item.name, ""), "What the backend states of its last call, from the tensors that it worked on."
         ),
         default=item.default,
-        not_alignable="One side alone has a backend with this option.",
+        not_alignable="A rollout runs no backward."
+        if item.name in BACKWARD
+        else "One side alone has a backend with this option.",
         option_of="selected_logprob",
     )
     for item in OPTIONS
