@@ -65,6 +65,13 @@ def test_the_figures_are_those_of_the_rounded_gradient(built, uneven, dtype):
         assert item.evidence[0].kind is EvidenceKind.EXECUTION
 
 
+def test_the_dtype_of_the_logits_rounds_no_gradient(built, uneven):
+    """If this fails, what is measured is the cast to the logits' dtype, whatever the operator does."""
+    plain = {ANALYTIC: "softmax_minus_onehot", PLACE: "never"}
+    found = built("training", "bfloat16", chosen=options(plain), **ABLATION).score(uneven, knobs={**ONE, **plain})
+    assert found.report.mechanism["backward"]["rel_l2"] < 1e-6
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_score_is_the_same_with_a_probe(built, uneven, dtype):
     """If this fails, looking at the gradient moves values, counts, state, or what the score states of itself."""

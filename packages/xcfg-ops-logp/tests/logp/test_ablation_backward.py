@@ -163,6 +163,30 @@ def test_partial_sums_lose_the_digits_of_far_logits():
     assert 4096 * EPS / 4 < partials.abs().max() < 16 * 4096 * EPS
 
 
+def narrow(values):
+    return values.float().bfloat16().double()
+
+
+def test_partial_sums_are_rounded_as_the_ranks_hand_them_over():
+    """If this fails, a downcast reaches the log probability of a row and not its entropy."""
+    logits, _ = operands(512)
+    found = Ablation(**PARTIALS, downcast_at="partials").entropy(logits).double()
+    total, weighted = 0.0, 0.0
+    highest = narrow(logits.amax(-1).double())
+    for local in logits.double().chunk(8, dim=-1):
+        top = local.amax(-1)
+        terms = (local - top[:, None]).exp()
+        scale = (narrow(top) - highest).exp()
+        total = total + (1 + narrow(terms.sum(-1) - 1)) * scale
+        weighted = weighted + narrow((terms * local).sum(-1)) * scale
+    wanted = highest + total.log() - weighted / total
+    assert (found - wanted).abs().max() < 1e-4
+    assert (found - Categorical(logits=logits.double()).entropy()).abs().max() > 1e-2
+    for options in ({}, PARTIALS):
+        whole = Ablation(**options).entropy(logits)
+        assert torch.equal(Ablation(**options, downcast_at="result").entropy(logits), whole.bfloat16().float())
+
+
 def test_the_entropy_is_of_what_is_scored():
     """If this fails, value and entropy belong to two distributions."""
     logits, _ = operands(500, dtype=torch.float64)

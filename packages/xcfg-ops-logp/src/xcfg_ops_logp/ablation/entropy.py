@@ -24,9 +24,10 @@ def whole(logits: torch.Tensor) -> torch.Tensor:
     return total.log() - gaps / total
 
 
-def weighted(local: torch.Tensor, top: torch.Tensor) -> torch.Tensor:
-    """Return one rank's sum of exp(x - top) x over its logits [n, w], as [n]."""
-    terms = (local - top.masked_fill(top == -torch.inf, 0)[:, None]).exp()
+def weighted(local: torch.Tensor, top: torch.Tensor | None) -> torch.Tensor:
+    """Return one rank's sum of exp(x - top) x over its logits [n, w], as [n]; top as for `partials.summed`."""
+    own = (local.amax(dim=-1) if top is None else top).detach()
+    terms = (local - own.masked_fill(own == -torch.inf, 0)[:, None]).exp()
     return tree_sum((terms * local).masked_fill(terms == 0, 0))
 
 

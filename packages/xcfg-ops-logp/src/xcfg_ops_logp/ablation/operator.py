@@ -133,10 +133,8 @@ class Ablation:
 
     def _merged_entropy(self, wide: torch.Tensor, ranges: list[tuple[int, int]]) -> torch.Tensor:
         partials = self._partials(wide, tuple(ranges))
-        sums = [
-            entropy.weighted(wide[:, start:stop], item.top)
-            for (start, stop), item in zip(ranges, partials, strict=True)
-        ]
+        top = self._agreed(wide)
+        sums = [entropy.weighted(wide[:, start:stop], top) for start, stop in ranges]
         if self.options["downcast_at"] == "partials":
             sums = [self._dropped(item, "partials") for item in sums]
         return entropy.merged(partials, sums, self._merged(partials), self.options["merge_order"])
@@ -193,8 +191,12 @@ class Ablation:
         return (picked - whole.top) - log_total, whole.top + log_total
 
     def _partials(self, wide: torch.Tensor, shards: ShardMap) -> list[Partial]:
-        top = wide.amax(dim=-1) if self.options["reduce"] == "allreduce_partials" else None
+        top = self._agreed(wide)
         return [self._range(wide[:, start:stop], top) for start, stop in shards if start < stop]
+
+    def _agreed(self, wide: torch.Tensor) -> torch.Tensor | None:
+        """Return the maximum [n] that the ranks agree on first; None where each has its own."""
+        return wide.amax(dim=-1) if self.options["reduce"] == "allreduce_partials" else None
 
     def _distribution(self, rows: torch.Tensor, columns: int) -> torch.Tensor:
         """Return the logits [n, columns] of what is scored: widened, padded, transformed, and masked where it is."""
