@@ -8,6 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from xcfg.schema.codec import evolve
+from xcfg.schema.gradient import GradientSummary
 from xcfg_analysis.effects.effect import effects, verdict_sums
 from xcfg_analysis.effects.exercised import exercised_of
 from xcfg_analysis.effects.interactions import interactions
@@ -356,3 +358,17 @@ def test_what_opens_the_gap_further_accuses_no_side():
     assert in_profile.diagnosis.startswith("CAUSED_BY")
     (acquitted,) = say(judged, base, {}, 0.05, profiles=True, acquitted=True).causes
     assert (acquitted.direction, acquitted.diagnosis) == ("widens", ""), "production passes, and rounding explains it"
+
+
+def test_a_gradient_that_a_score_looked_at_is_on_the_page():
+    """If this fails, a case without any drift hides that its training learns from another gradient."""
+    said = GradientSummary(rows=32, broken_rows=0, max_abs=1.25e-3, rel_l2=2e-3, ran={"grad_downcast_at": "dlogits"})
+    base, case = row("base", BASE), row("rounded", BASE, {"k": 1}, digest="base")
+    case = evolve(case, arms=case.arms | {"training": evolve(case.arms["training"], gradient=said)})
+    plain = analyze_evidence(Handmade({"base": BASE}, SEQUENCE, [base]))
+    assert plain.gradients == {} and "gradient" not in text(plain)
+    found = analyze_evidence(Handmade({"base": BASE, "rounded": BASE}, SEQUENCE, [base, case]))
+    assert found.gradients == {"k=1": {"training": said}}
+    (line,) = [line for line in text(found).splitlines() if "grad_downcast_at" in line]
+    assert line.split() == ["k=1", "training", "0.00125", "0.002", "32", "0", "grad_downcast_at=dlogits"]
+    assert found.exit_code == plain.exit_code, "nothing judges a gradient"

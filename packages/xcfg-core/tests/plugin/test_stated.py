@@ -106,6 +106,21 @@ def test_an_option_that_calls_do_not_state_is_as_it_was_built():
     assert read(idle).exercised is Exercised.NO
 
 
+def test_an_option_of_the_backward_is_what_a_backward_states():
+    """If this fails, an option that no log probability depends on is applied by a score that never ran it."""
+    teller = Teller(shown_by={"grad": "backward", "sum": "entropy", "odd": "moonlight"})
+    operator, built = bound(teller), {"grad": "own", "sum": "partials", "odd": 1}
+    operator(None, IDS)
+    came = Statements.of(json.loads(json.dumps(operator.statements.plain())))
+    for name, said in (("grad", "no backward"), ("sum", "--columns entropy"), ("odd", "moonlight")):
+        found = option_reading(f"logprob.{name}", "mine", built, came, 1)
+        assert (found.actual, found.exercised) == (None, Exercised.NO) and said in found.reason
+    teller.stated = {"options": {"grad": "own", "sum": "logits"}}
+    operator.restate()
+    assert option_reading("logprob.grad", "mine", built, operator.statements, 1).actual == "own"
+    assert "did sum='logits'" in option_reading("logprob.sum", "mine", built, operator.statements, 1).reason
+
+
 @pytest.mark.parametrize(
     ("scored", "moved"), [(None, 0), (IDS, 0), (IDS.copy(), 0), (np.array([4, 6, 5]), 2), (np.array([4]), 3)]
 )

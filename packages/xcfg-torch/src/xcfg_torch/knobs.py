@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from xcfg.plugin.operators import backend_meant
 from xcfg.plugin.readback import HEAD, OPERATOR_KNOB, Reading, application, execution, operator_path, state, unknown
-from xcfg.plugin.stated import OPTIONS, option_reading
+from xcfg.plugin.stated import OPTIONS, Statements, option_reading, shown_by
 from xcfg.schema._base import Value
 from xcfg.schema.names import EvidenceKind, Exercised, Lifecycle
 from xcfg.schema.runtime import Evidence, KnobApplication
@@ -27,7 +27,6 @@ from xcfg_torch.mixed_precision import live_policies, returned_by_root
 REQUEST_KNOBS = ("batch.size", "batch.padding_side", "batch.packing")
 HEAD_PATH = operator_path(HEAD)
 
-
 Reader = Callable[[Engine, Value], Reading]
 
 
@@ -39,7 +38,7 @@ def construction_applications(engine: Engine, knobs: dict[str, Value], *, scored
     result = []
     bound = {} if engine.head is None else {HEAD_PATH: engine.head.operator.binding.requested}
     for path, value in sorted({**bound, **knobs}.items()):
-        if path in REQUEST_KNOBS:
+        if path in REQUEST_KNOBS or (not scored and _shown_by(engine, path)):
             continue
         reader = READERS.get(path)
         if reader is None and not path.startswith(OPTIONS):
@@ -166,8 +165,15 @@ def _head(engine: Engine, requested: Value) -> Reading:
 
 def _operator_option(engine: Engine, path: str) -> Reading:
     """Read an option of the injected operator; whether a score exercised it is said where all of them are."""
-    binding = engine.scorer.binding
-    return option_reading(path, binding.backend_id, binding.options, engine.scorer.statements, None)
+    binding, found = engine.scorer.binding, Statements()
+    found.add(engine.scorer.statements)
+    found.take_options(engine.backward.ran if engine.backward is not None else None)
+    return option_reading(path, binding.backend_id, binding.options, found, None)
+
+
+def _shown_by(engine: Engine, path: str) -> str:
+    """Return what alone can show the option of a `logprob.*` knob: `backward`, `entropy`; empty for any call."""
+    return shown_by(engine.scorer.function).get(path.partition(".")[2], "") if path.startswith(OPTIONS) else ""
 
 
 def _inherent(value: Value, lifecycle: Lifecycle, source: str) -> Reader:

@@ -12,6 +12,7 @@ from xcfg.schema.names import Arm
 from xcfg.schema.worker import RankRecord, ScoreReport, ScoreRequest
 
 from xcfg_torch.attention import KERNEL_KINDS
+from xcfg_torch.backward import BACKWARD, probe_of
 from xcfg_torch.batching import packing_fault
 from xcfg_torch.consumed import Consumed
 from xcfg_torch.decode import Intervention
@@ -50,6 +51,7 @@ def run_score(
     chain = value_chain(rollout.manifest.sampling)
     refuse_request(engine.head, request, chain)
     head = engine.injected_head
+    engine.backward = probe_of(engine.operator, knobs) if head is None and engine.side == "training" else None
     wide = request.score_dtype == "float64" or engine.dtype == "float64"
     sheet = ScoreSheet(
         rollout,
@@ -60,6 +62,7 @@ def run_score(
         # An operator of the head bounds the rows of logits itself, and its hidden states are few bytes.
         row_chunk=engine.options.row_chunk if head is None else max(1, len(rollout.token_ids)),
         weight=None if head is None else head.weight,
+        backward=engine.backward,
     )
     consumed = Consumed(len(rollout.token_ids))
     before = _begin(engine)
@@ -187,4 +190,11 @@ def _mechanism(
         "state_changes": changes,
         "parameters_with_gradients": before.gradients,
         **engine.scorer.statements.mechanism(),
+        **_gradient(engine),
     }
+
+
+def _gradient(engine: Engine) -> dict[str, Any]:
+    """Return what the operator's gradient was, where a knob of the backward was planned and a row was looked at."""
+    found = engine.backward.report() if engine.backward is not None else {}
+    return {BACKWARD: found} if found else {}

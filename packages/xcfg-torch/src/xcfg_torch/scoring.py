@@ -23,6 +23,7 @@ from xcfg.plugin.stated import scored_ids
 from xcfg.schema.names import Phase
 from xcfg.schema.worker import OPTIONAL_COLUMNS
 
+from xcfg_torch.backward import BackwardProbe
 from xcfg_torch.transforms import apply_chain, chain_of
 
 SCORE_DTYPES = {"float32": torch.float32, "float64": torch.float64}
@@ -44,10 +45,12 @@ class ScoreSheet:
         chain: Sequence[str],
         row_chunk: int,
         weight: torch.Tensor | None = None,
+        backward: BackwardProbe | None = None,
     ) -> None:
         """Make empty columns: NaN, 0 and -1. UsageError for a column that nobody knows.
 
         weight: of the head [V, K], where rows are hidden states and `operator` is a linear_selected_logprob.
+        backward: looks at the gradient of the same calls, after each.
         """
         unknown = [name for name in columns if name not in OPTIONAL_COLUMNS]
         if unknown:
@@ -57,6 +60,7 @@ class ScoreSheet:
         self.rollout = rollout
         self.operator = operator
         self.weight = weight
+        self.backward = backward
         self.chain = tuple(chain)
         self.sampler = chain_of(sampling.temperature, sampling.top_k, sampling.top_p)
         self.row_chunk = row_chunk
@@ -105,6 +109,8 @@ class ScoreSheet:
         self.selected[flat] = scored_ids(self.operator.function, selected).cpu().numpy()
         if self.wanted:
             self._optional(where, logits, processed, selected)
+        if self.backward is not None:
+            self.backward.look(processed, selected)
 
     def _optional(self, where: torch.Tensor, raw: torch.Tensor, logits: torch.Tensor, selected: torch.Tensor) -> None:
         wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
@@ -113,13 +119,28 @@ class ScoreSheet:
         if "logsumexp" in self.wanted:
             found["logsumexp"] = wide.logsumexp(dim=-1)
         if "entropy" in self.wanted:
-            found["entropy"] = torch.special.entr(wide.softmax(dim=-1)).sum(dim=-1)
+            found["entropy"] = self._entropy(logits, wide)
         if "token_rank" in self.wanted:
             found["token_rank"] = 1 + (wide > picked).sum(dim=-1)
         if "kept_mass" in self.wanted:
             found["kept_mass"] = kept_mass(raw, self.sampler)
         for name in self.wanted:
             self.columns[name][where] = found[name].to(self.columns[name].dtype).cpu()
+
+    def _entropy(self, logits: torch.Tensor, wide: torch.Tensor) -> torch.Tensor:
+        """Return [N], nats: the operator's own where it has one, which it then states beside what its call did."""
+        own = getattr(self.operator.function, "entropy", None)
+        if own is None:
+            return entropies(wide)
+        found: torch.Tensor = own(logits)
+        self.operator.restate()
+        return found
+
+
+def entropies(wide: torch.Tensor) -> torch.Tensor:
+    """Return the entropy [N], nats, of rows of logits [N, V]."""
+    found: torch.Tensor = torch.special.entr(wide.softmax(dim=-1)).sum(dim=-1)
+    return found
 
 
 def kept_mass(logits: torch.Tensor, chain: Sequence[str]) -> torch.Tensor:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from xcfg.binding import CLAIMS
 from xcfg.errors import ArtifactError
 from xcfg.schema import codec
+from xcfg.schema.gradient import gradient_of
 from xcfg.schema.names import Arm, Side
 from xcfg.schema.plan import ExperimentCase
 from xcfg.schema.result import AssessmentResult, Comparison
@@ -205,6 +206,7 @@ class Evidence:
             mechanism=mechanism,
             environment=codec.digest(facts.get("environment", {})),
             claims=_claims(ranks),
+            gradient=gradient_of(facts.get("mechanism", ())),
         )
 
     def _digest(self, case: Any, arm: str) -> str:

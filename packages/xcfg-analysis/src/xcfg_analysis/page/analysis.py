@@ -10,6 +10,7 @@ from typing import Any
 
 from xcfg.schema import codec
 from xcfg.schema.analysis import ANALYSIS, Analysis, Effect
+from xcfg.schema.gradient import GradientSummary
 from xcfg.schema.names import Assessment, Status, exit_code
 from xcfg.schema.rules import Findings
 
@@ -144,6 +145,7 @@ def look_at(evidence: Evidence, series: Series | None = None) -> Looked:
         findings=findings,
         refuted_by=said.causes[0].refuted_by if said.causes else "",
         swaps=tuple(item.cause for item in swaps),
+        gradients=_gradients(cube),
         rules=rules,
         minimization=enough,
     )
@@ -197,6 +199,15 @@ def _names(evidence: Evidence, baseline: Row | None, production: Row | None = No
 
 def _altered(cube: Cube) -> tuple[str, ...]:
     return tuple(f"a newer attempt is altered or gone and does not count: {text}" for text in cube.rejected)
+
+
+def _gradients(cube: Cube) -> dict[str, dict[str, GradientSummary]]:
+    """Return label -> arm -> gradient of the rows whose scores looked at one."""
+    told = {
+        row.label: {arm: cell.gradient for arm, cell in row.arms.items() if cell.gradient is not None}
+        for row in cube.rows
+    }
+    return {label: arms for label, arms in told.items() if arms}
 
 
 def _recognised(cube: Cube) -> str:

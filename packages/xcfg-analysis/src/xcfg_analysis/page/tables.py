@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from xcfg.schema.analysis import Cause, Effect, Floor, Interaction
+from xcfg.schema.gradient import GradientSummary
 from xcfg.schema.result import Interval
 
 from xcfg_analysis.cube.table import aligned
@@ -62,6 +63,17 @@ def swap_lines(swaps: Sequence[Cause]) -> str:
         change = "" if item.effect is None else f"; mean d^2 changes by {number(item.effect)} nats^2"
         lines += wrapped("", f"SWAP {item.knob} to {item.value}: {item.diagnosis}: {item.says}{change}", indent=0)
     return "\n".join(lines)
+
+
+def gradient_table(found: Mapping[str, Mapping[str, GradientSummary]]) -> str:
+    """Return a line per gradient that a case's score looked at: label -> arm -> figures."""
+    rows = [("case", "arm", "largest", "rel. L2", "rows", "not finite", "what ran")]
+    for label, arms in found.items():
+        for arm, item in sorted(arms.items()):
+            figures = number(item.max_abs), number(item.rel_l2), str(item.rows), str(item.broken_rows)
+            rows.append((label, arm, *figures, item.options()))
+    head = "how far the gradient of the log probability lies from float64's; no value of the gap depends on it"
+    return f"{head}\n{aligned(rows)}" if len(rows) > 1 else ""
 
 
 def floor_table(floors: Sequence[Floor]) -> str:

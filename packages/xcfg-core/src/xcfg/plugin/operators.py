@@ -14,7 +14,7 @@ from typing import Any
 
 from xcfg.errors import MissingDependencyError, PluginError
 from xcfg.plugin.readback import HEAD, SELECTED
-from xcfg.plugin.stated import Statements, declared_chain
+from xcfg.plugin.stated import Statements, declared_chain, stated_of
 from xcfg.schema._base import Value
 from xcfg.schema.operators import OperatorBinding
 
@@ -41,6 +41,10 @@ class BoundOperator:
         if self.binding.operation in STATED:
             self._statements.take(self.function, args[-1])
         return found
+
+    def restate(self) -> None:
+        """Add the options that the backend states by now: what it did after the call itself, such as an entropy."""
+        self._statements.take_options(stated_of(self.function).get("options"))
 
     def clear(self) -> None:
         """Forget the calls, and what they stated."""

@@ -127,6 +127,20 @@ class StatedLogprob(Protocol):
         ...
 
 
+class TrainedLogprob(StatedLogprob, Protocol):
+    """A StatedLogprob with options that no log probability depends on.
+
+    shown_by: option -> what alone can show it, `backward` or `entropy`. They are in the `options` stated of a call once
+    its backward has run, or `entropy` after it; a runtime reads them back from nothing else.
+    """
+
+    shown_by: Mapping[str, str]
+
+    def entropy(self, logits: torch.Tensor) -> torch.Tensor:
+        """Logits [N, V] -> [N], nats, of the distribution whose log probabilities a call returns."""
+        ...
+
+
 @runtime_checkable
 class DumpReader(Protocol):
     """Reads a foreign dump into canonical columns, in bounded memory."""

@@ -17,6 +17,11 @@ from xcfg.schema.runtime import Evidence
 OPTIONS = "logprob."
 """What the path of an option of the injected `selected_logprob` begins with."""
 PLAIN = (bool, int, float, str, type(None))
+NOT_SHOWN = {
+    "backward": "no backward of the operator ran, and nothing else shows the option",
+    "entropy": "no column `entropy` was asked for, and nothing else shows the option; run with --columns entropy",
+}
+"""What alone can show an option (protocols.TrainedLogprob) -> why it was not shown."""
 
 
 @dataclass
@@ -24,27 +29,32 @@ class Statements:
     """Over the calls of a score, each thing once, in the order in which it was first stated.
 
     options: name of an option -> the values that calls did. vocabularies: what was summed over, as StatedLogprob has
-    it. chains: the transforms. moved: rows whose value is of another id than the one that was handed over.
+    it. chains: the transforms. moved: rows whose value is of another id than the one that was handed over. shown_by:
+    option -> what alone can show it, for options that no log probability depends on.
     """
 
     options: dict[str, list[Value]] = field(default_factory=dict)
     vocabularies: list[Any] = field(default_factory=list)
     chains: list[tuple[str, ...]] = field(default_factory=list)
     moved: int = 0
+    shown_by: dict[str, str] = field(default_factory=dict)
 
     def take(self, function: Any, handed: Any) -> None:
         """Add what `function` states of the call that it has just finished; handed: int64 [N], the ids of that call."""
-        said = getattr(function, "stated", None)
-        said = said if isinstance(said, dict) else {}
-        options = said.get("options")
-        for name, value in (options if isinstance(options, dict) else {}).items():
-            _once(self.options.setdefault(str(name), []), _plain(value))
+        said = stated_of(function)
+        self.take_options(said.get("options"))
+        self.shown_by.update(shown_by(function))
         if "vocabulary" in said:
             _once(self.vocabularies, _plain(said["vocabulary"]))
         _once(self.chains, declared_chain(function))
         scored = scored_ids(function, handed)
         if scored is not handed:
             self.moved += len(handed) if scored.shape != handed.shape else int((scored != handed).sum())
+
+    def take_options(self, options: Any) -> None:
+        """Add options that ran, name -> value; what is no dict states nothing."""
+        for name, value in (options if isinstance(options, dict) else {}).items():
+            _once(self.options.setdefault(str(name), []), _plain(value))
 
     def add(self, other: Statements) -> None:
         """Add what other calls stated."""
@@ -56,6 +66,7 @@ class Statements:
         for chain in other.chains:
             _once(self.chains, chain)
         self.moved += other.moved
+        self.shown_by.update(other.shown_by)
 
     @property
     def transforms(self) -> tuple[str, ...]:
@@ -74,14 +85,20 @@ class Statements:
     def plain(self) -> dict[str, Any]:
         """Return plain lists, dicts, text and numbers, for `of` in another process."""
         chains = [list(chain) for chain in self.chains]
-        return {"options": self.options, "vocabularies": self.vocabularies, "chains": chains, "moved": self.moved}
+        return {
+            "options": self.options,
+            "vocabularies": self.vocabularies,
+            "chains": chains,
+            "moved": self.moved,
+            "shown_by": self.shown_by,
+        }
 
     @classmethod
     def of(cls, plain: Mapping[str, Any]) -> Statements:
         """Return what `plain` made plain."""
         options = {str(name): list(values) for name, values in plain["options"].items()}
         chains = [tuple(chain) for chain in plain["chains"]]
-        return cls(options, list(plain["vocabularies"]), chains, int(plain["moved"]))
+        return cls(options, list(plain["vocabularies"]), chains, int(plain["moved"]), dict(plain["shown_by"]))
 
     def mechanism(self) -> dict[str, Any]:
         """Return what a report says of it: `logprob` {"options", "vocabulary"} and `vocabulary`; empty for nothing."""
@@ -90,6 +107,18 @@ class Statements:
         options = {name: _shown(values) for name, values in self.options.items()}
         vocabulary = {"vocabulary": self.vocabulary} if self.vocabularies else {}
         return {"logprob": {"options": options, **vocabulary}, **vocabulary}
+
+
+def stated_of(function: Any) -> dict[str, Any]:
+    """Return what a backend states of its last call; empty for one that states nothing."""
+    said = getattr(function, "stated", None)
+    return said if isinstance(said, dict) else {}
+
+
+def shown_by(function: Any) -> Mapping[str, str]:
+    """Return option -> what alone can show it (protocols.TrainedLogprob); empty for a backend without such options."""
+    said = getattr(function, "shown_by", None)
+    return said if isinstance(said, Mapping) else {}
 
 
 def declared_chain(function: Any) -> tuple[str, ...]:
@@ -109,6 +138,7 @@ def option_reading(
     """Return what became of an option: the one value that every call did, or the built one where calls state nothing.
 
     built: the options that the live operator was built with. calls: of it in the score; None where none was counted.
+    An option that something else than a call shows is not what ran until that has run.
     """
     name = path.rpartition(".")[2]
     if name not in built:
@@ -116,6 +146,10 @@ def option_reading(
     given, did = built[name], statements.options.get(name, [])
     exercised = Exercised.UNKNOWN if calls is None else Exercised.YES if calls else Exercised.NO
     evidence: tuple[Evidence, ...] = (state("options of the injected operator", f"{name}={given!r}"),)
+    place = statements.shown_by.get(name, "")
+    if not did and place:
+        reason = NOT_SHOWN.get(place, f"nothing but {place} shows the option, and it did not run")
+        return Reading(given, None, evidence, exercised=Exercised.NO, reason=reason)
     if not did:
         return Reading(given, given, evidence, exercised=exercised)
     ran = ", ".join(f"{name}={value!r}" for value in did)

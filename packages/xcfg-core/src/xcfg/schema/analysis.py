@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from xcfg.schema._base import Record
+from xcfg.schema.gradient import GradientSummary
 from xcfg.schema.minimization import Minimization
 from xcfg.schema.result import AssessmentResult, Interval
 from xcfg.schema.rules import Findings
@@ -191,6 +192,7 @@ class Analysis(Record):
     For a run: exonerated, not_exercised, below_resolution, unresolved and not_measured are axis keys; unresolved are
     knobs that move their side while no change of the gap was shown. outside: what no declared knob explains.
     not_varied: where the cause of an excess was not found, settings in which the sides differ and that no case varies.
+    gradients: label -> arm -> the gradient that a case's score looked at, which nothing judges.
     swaps: one entry per operation and backend that a case puts in the place of native, on one side or on both.
     resolution: quantity -> the largest floor, empty without a control. evidence: experiment digest, baseline case and
     attempt. families: how many tests each correction was made over. rules: the alignment ladder, whose level is
@@ -246,6 +248,7 @@ class Analysis(Record):
     findings: tuple[str, ...] = ()
     refuted_by: str = ""
     swaps: tuple[Cause, ...] = ()
+    gradients: dict[str, dict[str, GradientSummary]] = {}
     minimization: Minimization | None = None
     rules: Findings | None = None
     next_step: str = ""
