@@ -7,6 +7,7 @@ import os
 import re
 import shlex
 import subprocess
+import sys
 from pathlib import Path
 
 import click
@@ -58,8 +59,9 @@ def test_it_calls_the_script_that_people_call_and_keeps_what_that_writes(job):
     assert {words[2] for words in called if words[1] != "install"} == {"build/gpu"}
     (kept,) = [step for step in job["steps"] if step.get("uses", "").startswith("actions/upload-artifact@")]
     assert (kept["if"], kept["with"]["path"]) == ("always()", "build/gpu")
-    (last,) = [step for step in job["steps"] if " slice " in step.get("run", "")]
-    assert last["if"] == "success() || failure()", "the slice is measured although a check of the engines failed"
+    for name in ("kernels", "slice"):
+        (step,) = [step for step in job["steps"] if f" {name} " in step.get("run", "")]
+        assert step["if"] == "success() || failure()", f"{name}: measured although a check before it failed"
 
 
 def commands() -> list[list[str]]:
@@ -132,10 +134,66 @@ def test_the_kinds_of_failure_are_told_apart(gate, verify, code, title, tmp_path
     assert [line.split()[0] for line in log.read_text().splitlines()] == ["run", "cube", "analyze", "verify", "gate"]
 
 
+PYTHON = """#!/usr/bin/env bash
+[[ $1 == -c ]] && exit "$FAKE_NO_CARD"
+printf '%s\\n' "$*" >>"$FAKE_LOG"
+exit "$FAKE_TESTS"
+"""
+
+
+@pytest.mark.parametrize(
+    ("no_card", "tests", "code", "title"),
+    [
+        (0, 0, 0, None),
+        (0, 1, 1, "numerical"),
+        (0, 5, 3, "not measured"),
+        (0, 4, 2, "usage"),
+        (1, 0, 3, "not measured"),
+    ],
+)
+def test_kernels_that_were_not_tested_are_no_pass(no_card, tests, code, title, tmp_path):
+    """Failing means that a runner without a card, where every test is skipped, is green."""
+    home, log = tmp_path / "env" / "bin", tmp_path / "log"
+    home.mkdir(parents=True)
+    for name, text in (("xcfg", STAND_IN), ("python", PYTHON)):
+        (home / name).write_text(text)
+        (home / name).chmod(0o755)
+    environment = {
+        "PATH": os.environ["PATH"],
+        "FAKE_LOG": str(log),
+        "FAKE_NO_CARD": str(no_card),
+        "FAKE_TESTS": str(tests),
+        "XCFG_GPU_ENV": str(home.parent),
+        "GITHUB_ACTIONS": "true",
+    }
+    words = [str(SCRIPT), "kernels", str(tmp_path / "out")]
+    done = subprocess.run(words, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == code, done.stderr
+    assert re.findall(r"^::error title=([^:]+)::", done.stdout, re.MULTILINE) == ([title] if title else [])
+    called = log.read_text().split() if log.exists() else []
+    assert bool(called) == (not no_card)
+    if called:
+        assert called[called.index("-m", 2) + 1] == "gpu" and called[-1] == "packages/xcfg-ops-logp"
+
+
+def test_the_kit_on_cuda_is_among_the_tests_of_the_kernels():
+    """Failing means that `-m gpu` leaves out what the kit holds a backend to on a card."""
+    words = [sys.executable, "-m", "pytest", "-q", "--collect-only", "-m", "gpu", "-p", "no:cacheprovider"]
+    done = subprocess.run(
+        [*words, "packages/xcfg-ops-logp"], cwd=ROOT, capture_output=True, text=True, check=False, timeout=120
+    )
+    assert done.returncode == 0, done.stdout[-2000:]
+    for name in (
+        "test_kit.py::TestTree::test_batch_invariant[bfloat16-cuda]",
+        "test_kernels_gpu.py::TestTiles::test_values",
+    ):
+        assert name in done.stdout, name
+
+
 @pytest.mark.parametrize("words", [[], ["slice"], ["nothing", "out"], ["-h"]])
 def test_a_wrong_call_says_what_there_is(words, tmp_path):
     done = subprocess.run([str(SCRIPT), *words], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60)
-    assert done.returncode == 2 and "steps: install conformance slice" in done.stderr
+    assert done.returncode == 2 and "steps: install conformance kernels slice" in done.stderr
 
 
 def test_without_its_environment_it_says_how_to_get_one(tmp_path):

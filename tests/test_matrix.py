@@ -90,6 +90,8 @@ def test_the_logits_of_vllm_and_megatron_are_replayed(capsys, tmp_path):
     assert report["runtimes"] == {"rollout": "vllm", "training": "megatron"}
     controls = [row["metrics"] for row in report["rows"] if row["role"] in ("baseline", "control")]
     assert all(item["unequal"] == 0 and item["compared"] >= 384 for item in controls)
+    owned = next(row["program"] for row in report["rows"] if row["row"] == "L1" and row["edge"].startswith("training"))
+    assert owned["training"]["shards"] == owned["rollout_prefill"]["shards"] == [[0, 256], [256, 512]]
     merged = [row["metrics"] for row in report["rows"] if row["row"] == "L3"]
     assert all(0 < item["out_max_abs"] < 2e-6 for item in merged)
     assert max(item["selected_max_abs_without"] for item in merged) > 1e-3, "two engines in bfloat16 differ elsewhere"

@@ -53,6 +53,16 @@ def test_it_is_handed_local_logits_and_read_back(answers, name):
     assert float(gap) <= 4e-6, "another sum than Megatron's own"
 
 
+def test_each_rank_says_which_ids_its_head_holds(answers):
+    """If this fails, the gate over ownership is told of shards or head rows that the live model does not have."""
+    said = [rank["xcfg.tp_tree_logp"].said["report"]["mechanism"] for rank in answers]
+    assert [item["vocabulary_shard"] for item in said] == [[0, PADDED // 2], [PADDED // 2, PADDED]]
+    assert [item["head_padding"] for item in said] == [
+        {"rows": 0, "largest_norm": 0.0},
+        {"rows": PADDED - REAL, "largest_norm": 0.0},
+    ]
+
+
 @pytest.mark.parametrize("name", FACTORIES)
 def test_two_ranks_have_the_bits_of_one_on_the_same_logits(answers, name):
     """If this fails, `tp-invariant` does not hold in the engine: both ranks' logits, put together, score otherwise."""

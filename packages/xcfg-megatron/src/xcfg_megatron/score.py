@@ -125,6 +125,7 @@ def run_score(
             "shuffle_seed": request.shuffle_seed,
             **engine.operator.statements.mechanism(),
             "vocabulary": vocabulary_seen(engine),
+            **_head(engine),
             "patches": engine.patches,
             "determinism": _determinism(engine),
         },
@@ -132,6 +133,16 @@ def run_score(
         timeline=tuple(sheet.timeline),
     )
     return report, _columns(rollout, sheet)
+
+
+def _head(engine: Engine) -> dict[str, Any]:
+    """Return the ids that the live head of this rank holds, and the largest norm of its rows beyond the vocabulary."""
+    table = engine.model.embedding.word_embeddings
+    start, stop = int(table.vocab_start_index), int(table.vocab_end_index)
+    weight = table.weight if engine.shape.tied else engine.model.output_layer.weight
+    beyond = weight.detach()[max(0, engine.shape.vocab - start) :].double().norm(dim=1)
+    largest = float(beyond.max()) if len(beyond) else 0.0
+    return {"vocabulary_shard": [start, stop], "head_padding": {"rows": len(beyond), "largest_norm": largest}}
 
 
 def _determinism(engine: Engine) -> dict[str, Any]:

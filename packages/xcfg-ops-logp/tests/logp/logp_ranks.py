@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from xcfg.plugin.operators import load_factory
+from xcfg_ops_logp.matrix.capture import Capture
 from xcfg_ops_logp.sharded.tree import Tree
 
 WORLD = 8
@@ -146,6 +148,22 @@ def refused(widths: list[int], groups: Any) -> str:
     except Exception as error:  # noqa: BLE001 - the refusal is the answer
         return str(error)
     return ""
+
+
+def captured(widths: list[int], starts: list[int], groups: Any) -> Any:
+    """What the capture of a debug matrix keeps of one call on this rank of four."""
+    if 4 not in groups:
+        return None
+    group, rank = groups[4]
+    logits, selected = case(500, 512, torch.float32)
+    edge = sum(widths[:rank])
+    with tempfile.TemporaryDirectory() as folder:
+        capture = Capture(folder=folder, factory="xcfg_ops_logp.reference:build", options="{}")
+        capture.place(group, starts[rank])
+        capture.vocab = 500
+        capture(logits[:, edge : edge + widths[rank]], selected)
+        (file,) = Path(folder).glob("*/*.pt")
+        return {**torch.load(file), "summed": capture.summed}
 
 
 def _main(

@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 CASES = Path(__file__).with_name("triton_cases.py")
-LEAST = 45
+LEAST = 120
 """Cases that have to pass: a file that collects nothing proves nothing."""
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_kernels_in_the_interpreter():
-    """If this fails, a kernel is wrong in float32: values, gradients, special values, or bits across batches."""
+    """If this fails, a kernel is wrong: values, gradients, special values, or bits across batches."""
     pytest.importorskip("triton", reason="triton has no wheel for this platform")
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", str(CASES)]
     done = subprocess.run(

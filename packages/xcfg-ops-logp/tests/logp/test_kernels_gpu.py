@@ -8,25 +8,33 @@ from typing import ClassVar
 
 import pytest
 import torch
+from hard_rows import VOCABULARIES, backends, cases, check_gradients, check_values, named
 from oracle64 import close, gradients, hard_logits, ids_for, moved, same_bits, three
 from xcfg.plugin.operators import load_factory
 from xcfg_ops_logp.kernel_backends import BLOCKS, LIGER, TILES, TORCH, TRITON
 from xcfg_ops_logp.linear.reference import reference
-from xcfg_testkit import OperatorContract, SelectedLogprobContract
+from xcfg_testkit import LinearSelectedLogprobContract, SelectedLogprobContract
 
 pytestmark = pytest.mark.gpu
-VOCABULARIES = (1, 2, 500, 512, 49_152, 151_936)
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 PARTS = ((0, 1), (1023, 1), (77, 7), (0, 128), (300, 129), (3, 1000), (512, 512), (1, 1023))
 """(first, count) of 1,024 rows: counts that are multiples of 16 and that are not, at places that are and are not."""
 
-
-def named(item: object) -> str:
-    """The id of a case: a backend's id, or the value itself."""
-    return str(getattr(item, "backend_id", item))
-
-
 LINEAR = [TORCH, BLOCKS, TILES, LIGER]
+ORACLES = cases(backends(device="cuda"))
+INTERPRETED = (TRITON, BLOCKS, TILES)
+"""What triton_cases.py holds to the same rows in the interpreter."""
+NO_LIGER = pytest.mark.skipif(importlib.util.find_spec("liger_kernel") is None, reason="liger-kernel is not installed")
+
+
+def installed(found):
+    """Return the cases, those of Liger skipped where it is not installed."""
+    return [pytest.param(*item, marks=NO_LIGER) if item[0] is LIGER else item for item in found]
+
+
+def each(*found):
+    """Return single backends as `installed` takes them."""
+    return installed((item,) for item in found)
 
 
 @pytest.fixture(autouse=True)
@@ -42,23 +50,44 @@ class TestTriton(SelectedLogprobContract):
     long_vocabulary: ClassVar[int] = 151_936
 
 
-class TestBlocks(OperatorContract):
-    """Descriptor and factory."""
+class Linear(LinearSelectedLogprobContract):
+    """A head of a size that a library splits, and depths that are a multiple of 16 bytes, as the tiles ask."""
 
+    __test__ = False
+    depths: ClassVar[tuple[int, ...]] = (8, 40)
+    long_shape: ClassVar[tuple[int, int]] = (49_157, 512)
+
+
+class TestBlocks(Linear):
+    """Everything that the blocks declare; they take any depth."""
+
+    __test__ = True
     descriptor = BLOCKS
+    depths: ClassVar[tuple[int, ...]] = (1, 3, 40)
 
 
-class TestTiles(OperatorContract):
-    """Descriptor, factory and options."""
+class TestTiles(Linear):
+    """Everything that the tiles declare."""
 
+    __test__ = True
     descriptor = TILES
 
 
-@pytest.mark.skipif(importlib.util.find_spec("liger_kernel") is None, reason="liger-kernel is not installed")
-class TestLiger(OperatorContract):
-    """Descriptor and factory."""
+@NO_LIGER
+class TestLiger(Linear):
+    """What Liger declares of itself."""
 
+    __test__ = True
     descriptor = LIGER
+    depths: ClassVar[tuple[int, ...]] = (1, 3, 40)
+
+
+@pytest.mark.parametrize(("backend", "dtype"), installed(ORACLES), ids=named)
+@pytest.mark.parametrize("vocabulary", VOCABULARIES)
+def test_hard_rows(backend, dtype, vocabulary):
+    """Failing means a value or a gradient that is not the formula's, on rows that a CPU's backends are held to too."""
+    check_values(backend, vocabulary, dtype, "cuda")
+    check_gradients(backend, vocabulary, dtype, "cuda")
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -120,11 +149,9 @@ def allowed(logp: torch.Tensor, lse: torch.Tensor, dtype: torch.dtype) -> torch.
 
 
 @pytest.mark.parametrize("columns", VOCABULARIES)
-@pytest.mark.parametrize(("backend", "dtype"), [(b, d) for b in LINEAR for d in b.dtypes], ids=named)
+@pytest.mark.parametrize(("backend", "dtype"), installed(cases(LINEAR)), ids=named)
 def test_head_against_float64(backend, dtype, columns):
     """Failing means that the product, the merge of its parts, or the selected logit is wrong."""
-    if backend is LIGER and importlib.util.find_spec("liger_kernel") is None:
-        pytest.skip("liger-kernel is not installed")
     hidden, weight, ids = head(48, columns, 512, getattr(torch, dtype))
     found = load_factory(backend.factory)()(hidden, weight, ids)
     want = reference(hidden, weight, ids)
@@ -213,11 +240,9 @@ def test_memory_of_the_head_is_bounded(backend):
     assert torch.cuda.max_memory_allocated() - before < 100 * 2**20
 
 
-@pytest.mark.parametrize("backend", LINEAR, ids=named)
+@pytest.mark.parametrize("backend", each(*LINEAR), ids=named)
 def test_run_to_run(backend):
     """Failing means that two calls on the same inputs differ in a bit."""
-    if backend is LIGER and importlib.util.find_spec("liger_kernel") is None:
-        pytest.skip("liger-kernel is not installed")
     hidden, weight, ids = head(700, 49_152, 512, torch.bfloat16)
     operator = load_factory(backend.factory)()
     first = operator(hidden, weight, ids)

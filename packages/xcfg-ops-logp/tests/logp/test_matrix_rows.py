@@ -176,6 +176,117 @@ def test_vocabularies_of_two_sizes_are_an_unmet_gate(frozen, tmp_path):
     assert "768" in found[0].reason and "512" in found[0].reason
 
 
+def placed(phase, shards, **extra):
+    """Rewrite what an engine of several ranks would have left: where its ranks were placed."""
+    for file in phase.files:
+        torch.save({**torch.load(file), "shards": torch.tensor(shards), **extra}, file)
+
+
+def ranks(*said, **shared):
+    """Score reports of tensor-parallel ranks 0, 1, ...: the ids that each says it holds (None: it does not say)."""
+    reports = []
+    for rank, shard in enumerate(said):
+        mechanism = shared if shard is None else {**shared, "vocabulary_shard": list(shard)}
+        reports.append(SimpleNamespace(mechanism=mechanism, record=SimpleNamespace(coordinates={"tp": rank})))
+    return tuple(reports)
+
+
+WRONG_MAPS = {
+    "overlap": (((0, 257), (256, 512)), "the id 256 is owned by ranks 0, 1"),
+    "gap": (((0, 255), (256, 512)), "the id 255 is owned by no rank"),
+    "shifted by one": (((1, 257), (257, 513)), "the id 0 is owned by no rank"),
+    "one rank twice": (((0, 256), (0, 256)), "the id 0 is owned by ranks 0, 1"),
+    "below zero": (((-1, 256), (256, 512)), "do not tile"),
+    "too short": (((0, 256), (256, 511)), "end at 511, and the vocabulary has 512 ids"),
+    "too long": (((0, 257), (257, 514)), "end at 514, and 512 columns are reported"),
+}
+SAYS = {"vocabulary": {"policy": "mask", "real": ENTRIES, "padded": ENTRIES}}
+
+
+@pytest.mark.parametrize("source", ["placed", "reported"])
+@pytest.mark.parametrize("fault", WRONG_MAPS)
+def test_a_wrong_shard_map_is_an_unmet_gate(frozen, fault, source):
+    """If this fails, an id that two ranks summed, or none, is measured as drift of a merge order."""
+    shards, said = WRONG_MAPS[fault]
+    if source == "placed":
+        placed(frozen.phases["training"], shards)
+        frozen.reports = {"training": ranks(None, None, **SAYS)}
+    else:
+        frozen.reports = {"training": ranks(*shards, **SAYS)}
+    if (fault, source) == ("one rank twice", "reported"):
+        said = "end at 256, and the vocabulary has 512 ids"  # as if each held the whole of it
+    found = rows_of(frozen)
+    refused = [row for row in found if row.edge == "training_vs_rollout_prefill" and row.row != "L2"]
+    assert {(row.status, row.comparable, bool(row.metrics or row.program)) for row in refused} == {
+        ("NOT_COMPARABLE", False, False)
+    }
+    assert all(said in row.reason and "training" in row.reason for row in refused), refused[0].reason
+    assert {row.status for row in found if row.edge.endswith("decode")} == {"PASS"}
+    only = rows_of(frozen, table=[item for item in TABLE if item.row == "L3"])
+    assert not any(row.metrics for row in only if row.edge == "training_vs_rollout_prefill")
+
+
+@pytest.mark.parametrize("source", ["placed", "reported"])
+def test_two_splits_of_one_vocabulary_are_shown(frozen, source):
+    """If this fails, sides that split the vocabulary otherwise are refused, or nobody sees how they did."""
+    shards = ((0, 384), (384, 768))
+    says = {"vocabulary": {"policy": "mask", "real": ENTRIES, "padded": 768}, "head_padding": {"largest_norm": 0.0}}
+    if source == "placed":
+        placed(frozen.phases["training"], shards)
+    frozen.reports = {
+        "training": ranks(*(shards if source == "reported" else (None, None)), **says),
+        "rollout_prefill": ranks((0, 256), (256, 512)),
+    }
+    gate = rows_of(frozen)[0]
+    assert (gate.row, gate.status, gate.comparable, gate.metrics) == ("L1", "PASS", True, {})
+    assert gate.program["training"] == {
+        "shards": [[0, 384], [384, 768]],
+        "real": 512,
+        "columns": 768,
+        "policy": "mask",
+        "pad_row_norm": 0.0,
+        "largest_padded_logit": 0.0,
+    }
+    assert gate.program["rollout_prefill"]["shards"] == [[0, 256], [256, 512]]
+    frozen.reports["rollout_prefill"] = ranks((0, 512), (0, 512))
+    assert rows_of(frozen)[0].program["rollout_prefill"]["shards"] == [[0, 512]], "every rank holds the whole head"
+
+
+CONTRADICTIONS = {
+    "a rank that says nothing": (ranks((0, 256), None, **SAYS), "the ranks [1] do not say which ids"),
+    "no rank says anything": (ranks(None, None), "split over 2 ranks"),
+    "other ids than the operator was given": (ranks((0, 256), (256, 500), **SAYS), "holds the ids (256, 500)"),
+    "more ranks than shards": (ranks(None, None, None, None, **SAYS), "4 tensor-parallel ranks"),
+    "zero rows with a logit": (ranks(None, None, **SAYS, head_padding={"largest_norm": 0.0}), "a logit there is 0.5"),
+    "two vocabularies": (
+        (*ranks(None, **SAYS), *ranks(None, None, vocabulary={"policy": "include", "real": 1, "padded": 2})[1:]),
+        "different vocabularies",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", CONTRADICTIONS)
+def test_what_ranks_say_and_what_ran_must_fit(frozen, fault):
+    """If this fails, a map is believed that nobody stated, or one that the run contradicts."""
+    frozen.reports["training"], said = CONTRADICTIONS[fault]
+    if "says" not in fault:
+        placed(frozen.phases["training"], ((0, 256), (256, 512)), beyond=0.5)
+    gate = rows_of(frozen)[0]
+    assert (gate.status, gate.comparable, gate.metrics, gate.program) == ("NOT_COMPARABLE", False, {}, {})
+    assert said in gate.reason
+
+
+def test_replicas_and_calls_must_agree(frozen):
+    """If this fails, a rank that was placed elsewhere half of the time is judged by its first call."""
+    one, other = ranks((0, 512)), ranks((0, 500))
+    frozen.reports["training"] = (*one, *other)
+    assert "replicas of the tensor-parallel rank 0" in rows_of(frozen)[0].reason
+    frozen.reports = {}
+    file, *_ = frozen.phases["training"].files
+    torch.save({**torch.load(file), "shards": torch.tensor([[0, 256], [256, 512]])}, file)
+    assert "from one call to the next" in rows_of(frozen)[0].reason
+
+
 def test_a_run_without_numbers_gives_none_here(frozen):
     """If this fails, a run that was refused has rows that pass."""
     found = rows_of(Frozen("INVALID_IDENTITY", "the sides applied other transforms"))

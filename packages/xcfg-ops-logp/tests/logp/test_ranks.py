@@ -35,6 +35,8 @@ def found(tmp_path_factory):
     jobs["cut"] = ("many_rows", (PARTIALS.factory, {"tile": 4096}, "49152", ROWS))
     jobs["gap"] = ("refused", ([100, 100, 90, 100],))
     jobs["overlap"] = ("refused", ([100, 101, 100, 100],))
+    jobs["captured"] = ("captured", ([100, 140, 200, 72], [0, 100, 240, 440]))
+    jobs["misplaced"] = ("captured", ([128] * 4, [0, 128, 255, 384]))
     answers = ranks.run(tmp_path_factory.mktemp("ranks"), list(jobs.values()))
     return {name: [answer[index] for answer in answers] for index, name in enumerate(jobs)}
 
@@ -206,3 +208,16 @@ def test_shards_that_do_not_tile_are_refused_on_every_rank(found, name, said):
     answers = found[name]
     assert all(said in answer for answer in answers[:4]), answers
     assert not any(answers[4:])
+
+
+def test_a_capture_keeps_where_each_rank_was_placed(found):
+    """If this fails, the gate of the debug matrix sees other shards than those that the engine used."""
+    logits, selected = ranks.case(500, 512, torch.float32)
+    for answer in found["captured"][:4]:
+        assert answer["shards"].tolist() == [[0, 100], [100, 240], [240, 440], [440, 512]]
+        assert torch.equal(answer["logits"], logits[:, :500]), "the columns of all ranks, without the padding"
+        assert torch.equal(answer["value"], evaluate(logits[:, :500], selected).logprob)
+        assert (answer["beyond"], answer["summed"]) == (7.0, 500)
+    assert {tuple(map(tuple, answer["shards"].tolist())) for answer in found["misplaced"][:4]} == {
+        ((0, 128), (128, 256), (255, 383), (384, 512))
+    }

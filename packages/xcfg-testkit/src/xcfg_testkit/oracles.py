@@ -18,14 +18,16 @@ ERROR_TERMS = 4
 def selected_logprob(logits: torch.Tensor, selected: torch.Tensor) -> tuple[Array, Array]:
     """Return (log probability, log-sum-exp), float64 [N], from extended precision in numpy.
 
-    x[s] - logsumexp(x) with the maximum taken out first. Rows without a distribution (NaN, +inf, only -inf) are NaN.
+    (x[s] - m) - log(sum of exp(x - m)) with the maximum m, so that logits of any size keep their digits. Rows without a
+    distribution (NaN, +inf, only -inf) are NaN.
     """
     wide = logits.detach().cpu().double().numpy().astype(np.longdouble)
     rows = np.arange(len(wide))
     with np.errstate(invalid="ignore", divide="ignore"):
         top = wide.max(axis=-1)
-        total = top + np.log(np.exp(wide - top[:, None]).sum(axis=-1))
-        found = wide[rows, selected.detach().cpu().numpy()] - total
+        log_sum = np.log(np.exp(wide - top[:, None]).sum(axis=-1))
+        total = top + log_sum
+        found = (wide[rows, selected.detach().cpu().numpy()] - top) - log_sum
     broken = ~np.isfinite(top)
     found[broken], total[broken] = np.nan, np.nan
     return found.astype(np.float64), total.astype(np.float64)

@@ -65,7 +65,12 @@ class TestFalse(Small):
     __test__ = True
     descriptor = descriptor('good', properties=('bitwise-equal-to:other',))
     peers = {'other': 'xcfg_testkit.fakes.linear:exact'}
+
+class TestTp(Small):
+    __test__ = True
+    descriptor = descriptor('good', properties=('tp-invariant',))
 """
     )
     assert found["TestModest"]["test_batch_invariant"] == {"skipped"}
+    assert failed(found["TestTp"]) == {"test_tp_invariant_claims_are_proved"}
     assert "test_bitwise_equal_to" in failed(found["TestFalse"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 pytest_plugins = ["pytester"]
 
 BAD = {
@@ -140,3 +142,26 @@ def test_cost_is_reported(reports):
     rows, vocabulary = properties["shape"]
     assert rows * vocabulary * 8 <= properties["peak_bytes"] <= rows * vocabulary * 8 * 6
     assert rows * vocabulary * 8 <= properties["production_peak_bytes"] <= rows * vocabulary * 8 * 2
+
+
+@pytest.mark.slow
+def test_each_claim_is_held_over_real_ranks(outcomes, failed):
+    """If this fails, a sharded backend whose claims hold on one rank alone passes the kit."""
+    liars = {
+        "adds_ranks": "test_tp_invariant_claims_are_proved",
+        "drifts_over_ranks": "test_claims_hold_over_ranks",
+        "counts_rows_over_ranks": "test_claims_hold_over_ranks",
+    }
+    head = HEAD.replace("fakes.operators", "fakes.sharded")
+    classes = "".join(
+        f"class Test_{name}(SelectedLogprobContract):\n    descriptor = descriptor('{name}')\n"
+        "    cost_shape, long_vocabulary = (4, 64), 4096\n\n"
+        for name in ("gathered", *liars)
+    )
+    found = outcomes(head + classes)
+    assert failed(found["Test_gathered"]) == set()
+    assert found["Test_gathered"]["test_tp_invariant_claims_are_proved"] == {"passed"}
+    assert failed(found["Test_adds_ranks"]) == {"test_tp_invariant_claims_are_proved"}
+    for name in ("drifts_over_ranks", "counts_rows_over_ranks"):
+        assert liars[name] in failed(found[f"Test_{name}"])
+        assert not failed(found[f"Test_{name}"]) & {"test_run_to_run", "test_batch_invariant"}, "one rank shows nothing"

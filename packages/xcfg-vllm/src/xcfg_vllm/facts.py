@@ -193,4 +193,5 @@ def _vocabulary(embedding: Any) -> dict[str, int]:
         "org": int(embedding.org_vocab_size),
         "padded": int(embedding.num_embeddings_padded),
         "per_rank": int(embedding.num_embeddings_per_partition),
+        "start": int(embedding.shard_indices.padded_org_vocab_start_index),
     }

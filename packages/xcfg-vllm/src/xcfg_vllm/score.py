@@ -146,6 +146,7 @@ def run_score(
                 "batch_size": size,
                 "shuffle_seed": request.shuffle_seed,
                 **taken.statements.mechanism(),
+                **_shard(facts[rank]["vocabulary"]),
                 **_cache(request, counters["cached_tokens"]),
             },
             seconds=time.perf_counter() - started,
@@ -184,6 +185,12 @@ def _run_groups(
             }
         )
     return answers, tuple(timeline)
+
+
+def _shard(vocabulary: dict[str, int]) -> dict[str, list[int]]:
+    """Return the ids that the live head of this rank holds, padding included; nothing where there is no such head."""
+    start, width = vocabulary.get("start"), vocabulary.get("per_rank")
+    return {} if start is None or width is None else {"vocabulary_shard": [start, start + width]}
 
 
 def _cache(request: ScoreRequest, brought: int) -> dict[str, Any]:

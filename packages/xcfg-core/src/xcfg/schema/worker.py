@@ -126,11 +126,13 @@ class ScoreReport(Record):
     generators are after the request as they were before; None where nobody looked.
     mechanism: how it was scored, in words of the runtime. `vocabulary` {"policy": mask | include, "real", "padded"} is
     compared between the sides: whether columns that pad the vocabulary take part in the sums; another word than these
-    counts as a sum over other columns. `determinism` {"flags", "libraries"} is what xcfg.read_determinism() returns in
-    the process that scored, and is held against a claim of determinism; `serve` fills it in where the adapter did not.
-    `cache` {"control": cold | warm, "brought_tokens"} answers ScoreRequest.cache. `backward` {"rows", "broken_rows",
-    "max_abs", "rel_l2", "ran"}: where a knob of the backward was planned, how far the gradient of the log probability
-    with respect to the logits lies from float64's on some rows of the score; a run's summary shows it.
+    counts as a sum over other columns. `vocabulary_shard` [start, stop): the ids, padding included, that this rank's
+    head holds; `head_padding` {"rows", "largest_norm"}: its rows beyond the vocabulary. `determinism` {"flags",
+    "libraries"} is what xcfg.read_determinism() returns in the process that scored, and is held against a claim of
+    determinism; `serve` fills it in where the adapter did not. `cache` {"control": cold | warm, "brought_tokens"}
+    answers ScoreRequest.cache. `backward` {"rows", "broken_rows", "max_abs", "rel_l2", "ran"}: where a knob of the
+    backward was planned, how far the gradient of the log probability with respect to the logits lies from float64's on
+    some rows of the score; a run's summary shows it.
     broken: the engine cannot serve another request (a sticky device error); the supervisor discards the worker.
     """
 

@@ -12,16 +12,22 @@ import torch
 from numpy.typing import NDArray
 from xcfg.errors import IdentityError
 
+from xcfg_ops_logp.contract.shards import ShardMap
 from xcfg_ops_logp.matrix.capture import SCALE
 
 
 class Call(NamedTuple):
-    """One call of the operator. tokens: int64 [n], flat indices; -1 for a row that belongs to no active token here."""
+    """One call of the operator. tokens: int64 [n], flat indices; -1 for a row that belongs to no active token here.
+
+    shards: by rank, empty where the engine gathered the columns. beyond: the largest magnitude in hidden ones.
+    """
 
     logits: torch.Tensor
     selected: torch.Tensor
     value: torch.Tensor
     tokens: NDArray[np.int64]
+    shards: ShardMap
+    beyond: float
 
 
 @dataclass(frozen=True)
@@ -72,4 +78,5 @@ def _read(file: Path, token_of: dict[int, int]) -> Call | None:
     tokens = np.asarray([token_of.get(first + row, -1) for row in range(len(held["selected"]))], dtype=np.int64)
     if not (tokens >= 0).any():
         return None
-    return Call(held["logits"], held["selected"], held["value"], tokens)
+    shards = tuple((start, stop) for start, stop in held["shards"].tolist())
+    return Call(held["logits"], held["selected"], held["value"], tokens, shards, held["beyond"])

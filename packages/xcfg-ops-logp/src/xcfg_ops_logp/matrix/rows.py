@@ -15,7 +15,7 @@ TABLE = (
     MatrixRowDefinition(
         row="L1",
         role="gate",
-        summary="both ends sum over the same ids of one vocabulary",
+        summary="both ends sum over the same ids of one vocabulary, each of them owned by one rank",
         probe="vocabulary_ownership",
     ),
     MatrixRowDefinition(
@@ -117,7 +117,8 @@ CAPTURE = OperatorBackendDescriptor(
     backend_id="xcfg.capture_logp",
     summary="keeps an engine's logits for a debug matrix; returns row numbers, which are no log probabilities",
     factory="xcfg_ops_logp.matrix.capture:Capture",
-    shapes="logits [N, V] over the whole vocabulary, selected [N]",
+    shapes="logits [N, V / ranks], this rank's columns, or all of them; selected [N], global ids",
+    collectives=("all_gather",),
     properties=(),
     options=tuple(
         OptionDefinition(name=name, domain=Text(), summary=summary)

@@ -17,10 +17,11 @@ from xcfg.schema.matrix import MatrixRow, MatrixRowDefinition
 from xcfg.schema.names import Status
 from xcfg.schema.operators import OperatorBackendDescriptor
 
-from xcfg_ops_logp.matrix.gates import ownership, selection
 from xcfg_ops_logp.matrix.measure import Measured, Operator, change, invariance, replayed
+from xcfg_ops_logp.matrix.ownership import Held, ownership
 from xcfg_ops_logp.matrix.replay import Phase, phase_of
 from xcfg_ops_logp.matrix.rows import CAPTURE, EDGES, MODULE, changed
+from xcfg_ops_logp.matrix.selection import selection
 
 REFERENCE = "xcfg.reference_logp"
 V2 = "cross_config.experiment_config.v2"
@@ -156,7 +157,7 @@ class _Matrix:
     operator: Operator
     frozen: Frozen
     failed: str = ""
-    unmet: dict[str, tuple[str, str]] = field(default_factory=dict)
+    unmet: dict[str, Held] = field(default_factory=dict)
     values: dict[str, Measured] = field(default_factory=dict)
     moves: dict[str, dict[str, float]] = field(default_factory=dict)
 
@@ -198,19 +199,21 @@ class _Matrix:
             return [self._blank(item, name, Status.CONTROL_FAILED.value, self.failed)]
         return [self._change(item, arm, edge, name) for arm in edge]
 
-    def _hold(self, edge: tuple[str, str], name: str) -> dict[str, tuple[str, str]]:
+    def _hold(self, edge: tuple[str, str], name: str) -> dict[str, tuple[Held, dict[str, Any]]]:
+        """Return gate -> (what came of it, what it saw), and note the first that is not met."""
         pair = [self.frozen.phases[arm] for arm in edge]
         found = {
             "L1": ownership(pair, [self.frozen.reports.get(arm, ()) for arm in edge]),
-            "L2": selection(pair, self.frozen.selected),
+            "L2": (selection(pair, self.frozen.selected), {}),
         }
-        broken = [item for item in found.values() if item[0] != Status.PASS.value]
+        broken = [held for held, _ in found.values() if held[0] != Status.PASS.value]
         self.unmet[name] = broken[0] if broken else (Status.PASS.value, "")
         return found
 
     def _gate(self, item: MatrixRowDefinition, edge: tuple[str, str], name: str) -> MatrixRow:
-        status, why = self._hold(edge, name)[item.row]
-        return self._made(item, name, status, {}, comparable=status == Status.PASS.value, reason=why)
+        (status, why), seen = self._hold(edge, name)[item.row]
+        met = status == Status.PASS.value
+        return self._made(item, name, status, {}, comparable=met, reason=why, program=seen)
 
     def _blank(self, item: MatrixRowDefinition, edge: str, status: str, reason: str) -> MatrixRow:
         return self._made(item, edge, status, {}, comparable=False, reason=reason)

@@ -31,10 +31,14 @@ class Ranks:
         self.group = group
         self.size = 1 if group is None else int(dist.get_world_size(group))
 
+    def bounds(self, start: int, width: int, device: torch.device) -> tuple[tuple[int, int], ...]:
+        """Return (start, stop) of every rank's columns, in the order of ranks, as each says of itself."""
+        mine = torch.tensor([start, start + width], dtype=torch.int64, device=device)
+        return tuple((int(item[0]), int(item[1])) for item in self.gather(mine))
+
     def shards(self, start: int, width: int, device: torch.device) -> Shards:
         """Return where all ranks' columns lie; UsageError, on every rank, unless they tile the vocabulary exactly."""
-        mine = torch.tensor([start, start + width], dtype=torch.int64, device=device)
-        bounds = tuple((int(item[0]), int(item[1])) for item in self.gather(mine))
+        bounds = self.bounds(start, width, device)
         order = sorted(range(len(bounds)), key=lambda rank: bounds[rank])
         edge = 0
         for rank in order:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -9,8 +10,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import pytest
 from xcfg.plugin.operators import load_factory
+from xcfg.plugin.protocols import ShardedLogprob
 
-from xcfg_testkit import cost, oracles
+from xcfg_testkit import cost, oracles, ranks
 from xcfg_testkit.contract.operator import OperatorContract
 
 if TYPE_CHECKING:
@@ -35,6 +37,22 @@ class LogprobClaims(OperatorContract):
         if "peer" in metafunc.fixturenames:
             claims = [name for name in self.descriptor.properties if name.startswith("bitwise-equal-to:")]
             metafunc.parametrize("peer", [claim.partition(":")[2] for claim in claims])
+
+    def test_tp_invariant_claims_are_proved(self) -> None:
+        """Failing means a claim that local inputs cannot show, or one that real ranks refute.
+
+        The kit holds a `selected_logprob` of the form `xcfg.plugin.protocols.ShardedLogprob` that runs on a CPU to it,
+        with 1, 2, 4 and 8 ranks. For another backend define `prove_tp_invariance`, or drop the claim.
+        """
+        if "tp-invariant" not in self.descriptor.properties:
+            pytest.skip("not claimed")
+        self.prove_tp_invariance()
+
+    def prove_tp_invariance(self) -> None:
+        """Compare bits over at least four real ranks; overridden where the kit cannot split the backend itself."""
+        pytest.fail(
+            "tp-invariant is claimed, the kit cannot split this backend, and prove_tp_invariance is not defined"
+        )
 
     def _judge(self, claim: str, held: bool, record_property: Callable[[str, object], None]) -> None:
         record_property(claim, "held" if held else "did not hold")
@@ -195,15 +213,29 @@ class SelectedLogprobContract(LogprobClaims):
         other = load_factory(self.peers[peer])()
         assert same_bits(self.build()(logits, selected), other(logits, selected)), f"not the bits of {peer}"
 
-    def test_tp_invariant_claims_are_proved(self) -> None:
-        """Failing means a claim that local logits cannot show. Define `prove_tp_invariance`, or drop the claim."""
-        if "tp-invariant" not in self.descriptor.properties:
-            pytest.skip("not claimed")
-        self.prove_tp_invariance()
-
     def prove_tp_invariance(self) -> None:
-        """Run the backend sharded over at least four ranks and compare bits; the kit cannot know how."""
-        pytest.fail("tp-invariant is claimed and prove_tp_invariance is not defined")
+        """Split the backend over 1, 2, 4 and 8 real ranks and compare bits, where its form allows that."""
+        if not self._sharded():
+            super().prove_tp_invariance()
+        moved = self._over_ranks()["tp-invariant"]
+        assert not moved, f"{self.descriptor.backend_id} claims tp-invariant, and bits move: {'; '.join(moved)}"
+
+    @pytest.mark.parametrize("claim", ["run-to-run", "batch-invariant"])
+    def test_claims_hold_over_ranks(self, claim: str, record_property: Callable[[str, object], None]) -> None:
+        """Failing means that what one rank shows does not hold where ranks exchange: a library's all-reduce, say.
+
+        It may add ranks in another order for a row at another place of its buffer. Merge in an order of your own.
+        """
+        if not self._sharded():
+            pytest.skip("no ShardedLogprob on a CPU")
+        self._judge(claim, not self._over_ranks()[claim], record_property)
+
+    def _sharded(self) -> bool:
+        return "cpu" in self.descriptor.devices and isinstance(self.build(), ShardedLogprob)
+
+    def _over_ranks(self) -> dict[str, list[str]]:
+        options = json.dumps(self.keywords(), sort_keys=True)
+        return ranks.over_ranks(self.descriptor.factory, options, self.descriptor.dtypes[-1])
 
     def test_cost_against_production(self, device: str, record_property: Callable[[str, object], None]) -> None:
         """Never fails for being slow: it reports time and peak memory beside torch's log_softmax and gather."""
@@ -254,6 +286,8 @@ def _is_present(device: str) -> bool:
 
 
 def device_case(name: str) -> Any:
-    """Return `name` as a parameter that is skipped, with the reason, where there is no such device."""
-    marks = () if _is_present(name) else (pytest.mark.skip(reason=f"no {name} device here"),)
+    """Return `name` as a parameter that is skipped, with the reason, where there is no such device; cuda is `gpu`."""
+    marks = [] if name == "cpu" else [pytest.mark.gpu]
+    if not _is_present(name):
+        marks.append(pytest.mark.skip(reason=f"no {name} device here"))
     return pytest.param(name, marks=marks)

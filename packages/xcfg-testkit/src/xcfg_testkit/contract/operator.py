@@ -29,11 +29,15 @@ class OperatorContract(Contract):
 
     def build(self) -> Callable[..., Any]:
         """Return a new instance, as a session would build it."""
-        defaults = {item.name: item.default for item in self.descriptor.options if item.default is not None}
-        built = load_factory(self.descriptor.factory)(**{**defaults, **self.options})
+        built = load_factory(self.descriptor.factory)(**self.keywords())
         if not callable(built):
             pytest.fail(f"the factory {self.descriptor.factory!r} returned {type(built).__name__}, no callable")
         return built  # type: ignore[no-any-return]
+
+    def keywords(self) -> dict[str, Any]:
+        """Return what the factory is called with: the options of the class over the defaults of the descriptor."""
+        defaults = {item.name: item.default for item in self.descriptor.options if item.default is not None}
+        return {**defaults, **self.options}
 
     def test_descriptor_speaks_the_vocabulary(self) -> None:
         """Failing means a word in the descriptor that xcfg will never match, so the backend can never be selected.
