@@ -14,7 +14,7 @@ from xcfg.schema.worker import WorkerSpec
 from xcfg_torch.batching import Batch
 from xcfg_torch.engine import Engine
 from xcfg_torch.fsdp import FullySharded, Sharding, join, parameter_count
-from xcfg_torch.head import bound_head, refuse_beside
+from xcfg_torch.head import bound_head, forget, refuse_beside
 from xcfg_torch.load import DTYPES, Anatomy, anatomy, load_model, prepare_process
 from xcfg_torch.mixed_precision import MixedPrecision, asked_precision
 from xcfg_torch.observe import Observer
@@ -109,3 +109,4 @@ def probe(engine: Engine) -> None:
     if engine.injected_head is not None:
         with torch.no_grad():
             call_operator(engine.scorer, output.logits[0], engine.injected_head.weight, engine.tensor(ids[0]))
+        forget(engine.scorer)  # an option of many rows cannot show itself in so few

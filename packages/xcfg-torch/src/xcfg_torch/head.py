@@ -74,8 +74,9 @@ class Head:
         return self.stand_in is not None and self.module.__dict__.get("forward") is self.stand_in
 
     def clear(self) -> None:
-        """Forget all calls."""
+        """Forget all calls, and what the operator states of them."""
         self.operator.calls = 0
+        forget(self.operator)
         if self.stand_in is not None:
             self.stand_in.calls = 0
 
@@ -100,6 +101,13 @@ class Head:
         """Give the model its own head back."""
         if self.stands():
             del self.module.__dict__["forward"]
+
+
+def forget(operator: BoundOperator) -> None:
+    """Empty what an operator states of its calls, so that what it states next is of the calls from here on."""
+    said = getattr(operator.function, "stated", None)
+    if isinstance(said, dict):
+        said.clear()
 
 
 def refuse_beside(spec: WorkerSpec, *, sharded: bool) -> None:

@@ -113,7 +113,8 @@ class StatedLogprob(Protocol):
 
     stated: `options` maps the name of an option to the value that ran; `vocabulary` is {"policy", "real", "padded"}, as
     the gate over vocabularies takes it. transforms: what it does to logits, in the spelling of a manifest. scored_ids:
-    int64 [N], the ids whose values it returned; None where they are those it was handed.
+    int64 [N], the ids whose values it returned; None where they are those it was handed. A `linear_selected_logprob`
+    says the same of what it is handed; `stated` may then be of its largest call since a runtime last emptied it.
     """
 
     stated: dict[str, Any]
