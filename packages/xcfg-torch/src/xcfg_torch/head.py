@@ -74,7 +74,7 @@ class Head:
         return self.stand_in is not None and self.module.__dict__.get("forward") is self.stand_in
 
     def clear(self) -> None:
-        """Forget all calls."""
+        """Forget all calls, and what the operator states of them."""
         self.operator.clear()
         if self.stand_in is not None:
             self.stand_in.calls = 0

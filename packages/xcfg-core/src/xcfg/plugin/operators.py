@@ -46,10 +46,14 @@ class BoundOperator:
         """Add the options that the backend states by now: what it did after the call itself, such as an entropy."""
         self._statements.take_options(stated_of(self.function).get("options"))
 
+    def forget(self) -> None:
+        """Forget what the calls stated, but not how many there were: a probe of few rows shows no option of many."""
+        self._statements = Statements()
+
     def clear(self) -> None:
         """Forget the calls, and what they stated."""
         self.calls = 0
-        self._statements = Statements()
+        self.forget()
 
     @property
     def statements(self) -> Statements:

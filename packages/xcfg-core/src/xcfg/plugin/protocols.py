@@ -115,7 +115,9 @@ class StatedLogprob(Protocol):
 
     stated: `options` maps the name of an option to the value that ran; `vocabulary` is {"policy", "real", "padded"}, as
     the gate over vocabularies takes it. transforms: what it does to logits, in the spelling of a manifest. scored_ids:
-    int64 [N], the ids whose values it returned; None where they are those it was handed.
+    int64 [N], the ids whose values it returned; None where they are those it was handed. A `linear_selected_logprob`
+    says the same of what it is handed. `rows`: how many the call had, stated where an option shows itself only in
+    enough of them; the calls with the most rows then stand for a score.
     """
 
     stated: dict[str, Any]

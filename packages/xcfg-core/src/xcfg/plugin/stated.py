@@ -30,7 +30,8 @@ class Statements:
 
     options: name of an option -> the values that calls did. vocabularies: what was summed over, as StatedLogprob has
     it. chains: the transforms. moved: rows whose value is of another id than the one that was handed over. shown_by:
-    option -> what alone can show it, for options that no log probability depends on.
+    option -> what alone can show it, for options that no log probability depends on. rows: of the largest call, where
+    calls state how many rows they had; its options stand for the score, since in fewer rows an option may show nothing.
     """
 
     options: dict[str, list[Value]] = field(default_factory=dict)
@@ -38,11 +39,13 @@ class Statements:
     chains: list[tuple[str, ...]] = field(default_factory=list)
     moved: int = 0
     shown_by: dict[str, str] = field(default_factory=dict)
+    rows: int = -1
 
     def take(self, function: Any, handed: Any) -> None:
         """Add what `function` states of the call that it has just finished; handed: int64 [N], the ids of that call."""
         said = stated_of(function)
-        self.take_options(said.get("options"))
+        if self._largest(said.get("rows", -1)):
+            self.take_options(said.get("options"))
         self.shown_by.update(shown_by(function))
         if "vocabulary" in said:
             _once(self.vocabularies, _plain(said["vocabulary"]))
@@ -51,6 +54,12 @@ class Statements:
         if scored is not handed:
             self.moved += len(handed) if scored.shape != handed.shape else int((scored != handed).sum())
 
+    def _largest(self, rows: int) -> bool:
+        """Return whether no call with more rows was taken; what calls with fewer stated is dropped."""
+        if rows > self.rows:
+            self.options, self.rows = {}, rows
+        return rows == self.rows
+
     def take_options(self, options: Any) -> None:
         """Add options that ran, name -> value; what is no dict states nothing."""
         for name, value in (options if isinstance(options, dict) else {}).items():
@@ -58,7 +67,7 @@ class Statements:
 
     def add(self, other: Statements) -> None:
         """Add what other calls stated."""
-        for name, values in other.options.items():
+        for name, values in other.options.items() if self._largest(other.rows) else ():
             for value in values:
                 _once(self.options.setdefault(name, []), value)
         for vocabulary in other.vocabularies:
@@ -91,6 +100,7 @@ class Statements:
             "chains": chains,
             "moved": self.moved,
             "shown_by": self.shown_by,
+            "rows": self.rows,
         }
 
     @classmethod
@@ -98,7 +108,8 @@ class Statements:
         """Return what `plain` made plain."""
         options = {str(name): list(values) for name, values in plain["options"].items()}
         chains = [tuple(chain) for chain in plain["chains"]]
-        return cls(options, list(plain["vocabularies"]), chains, int(plain["moved"]), dict(plain["shown_by"]))
+        shown, rows = dict(plain["shown_by"]), int(plain["rows"])
+        return cls(options, list(plain["vocabularies"]), chains, int(plain["moved"]), shown, rows)
 
     def mechanism(self) -> dict[str, Any]:
         """Return what a report says of it: `logprob` {"options", "vocabulary"} and `vocabulary`; empty for nothing."""
