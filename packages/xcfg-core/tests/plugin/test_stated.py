@@ -129,6 +129,8 @@ def test_rows_of_other_ids_than_those_handed_over_are_counted(scored, moved):
     operator = bound(Teller(scored_ids=scored))
     operator(None, IDS)
     assert operator.statements.moved == moved
+    operator(logits=None, selected=IDS)
+    assert operator.statements.moved == 2 * moved
 
 
 def test_calls_that_do_not_agree_are_nobody_s_distribution():

@@ -35,11 +35,11 @@ class BoundOperator:
     _statements: Statements = field(default_factory=Statements, init=False, repr=False)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the backend with the arguments of its semantic operator, of which selected ids are the last."""
+        """Call the backend with the arguments of its semantic operator; `selected` is the last one of a logprob."""
         self.calls += 1
         found = self.function(*args, **kwargs)
         if self.binding.operation in STATED:
-            self._statements.take(self.function, args[-1])
+            self._statements.take(self.function, kwargs["selected"] if "selected" in kwargs else args[-1])
         return found
 
     def restate(self) -> None:
