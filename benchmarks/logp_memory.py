@@ -1,9 +1,9 @@
 """What a selected log probability holds at its peak, per chunk and per row, and what that makes for 10^6 tokens.
 
-Each backend of xcfg-ops-logp in plain torch scores bfloat16 logits of the whole vocabulary, at several counts of rows.
-Every row is the same memory (stride 0), so that the logits cost nothing and what is seen is what the operator itself
-allocates: the running maximum over torch's allocations and releases. The peak grows by what is kept per row, the rest
-is one chunk; a straight line through the counts says what 10^6 rows hold. The fit must be exact to 1 %.
+Each `selected_logprob` of xcfg-ops-logp that runs on a CPU scores bfloat16 logits of the whole vocabulary, at several
+counts of rows. Every row is the same memory (stride 0), so that the logits cost nothing and what is seen is what the
+operator itself allocates: the running maximum over torch's allocations and releases. The peak grows by what is kept per
+row, the rest is one chunk; a straight line through the counts says what 10^6 rows hold. The fit must be exact to 1 %.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ import platform
 
 import torch
 from xcfg.plugin.operators import load_factory
-from xcfg_ops_logp.plugin import REFERENCE
-from xcfg_ops_logp.torch_backends import BACKENDS
+from xcfg_ops_logp.plugin import xcfg_operator_backends
 from xcfg_testkit.cost import measure
 
 TOKENS = 1_000_000
@@ -32,7 +31,9 @@ def main() -> int:
     options = parser.parse_args()
     base = (torch.randn(1, options.vocabulary, generator=torch.Generator().manual_seed(0)) * 4).bfloat16()
     rows = []
-    for item in (REFERENCE, *BACKENDS):
+    for item in xcfg_operator_backends():
+        if item.operation != "selected_logprob" or "cpu" not in item.devices or item.diagnostic_only:
+            continue
         operator = load_factory(item.factory)(chunk_rows=options.chunk_rows)
         peaks = []
         for count in options.rows:

@@ -19,7 +19,7 @@ OPERATION = "linear_selected_logprob"
 PATH = f"operators.{OPERATION}"
 FACTORIES = {
     "xcfg.reference_linear_logp": "xcfg_ops_logp.linear.reference:build",
-    "xcfg.torch_linear_logp": "xcfg_ops_logp.linear.reference:build_torch",
+    "xcfg.torch_linear_logp": "xcfg_ops_logp.linear.chunked:build",
     OWN_HEAD: "xcfg_torch.head:own_head",
 }
 LSE64 = {"factory": "xcfg_ops_logp.reference:build", "backend": "xcfg.reference_logp"}

@@ -75,7 +75,7 @@ LINEAR_REFERENCE = _linear(
 )
 TORCH = _linear(
     "xcfg.torch_linear_logp",
-    "reference:build_torch",
+    "chunked:build",
     "torch's product in the dtype of the weights and log_softmax in float32, a block of rows at a time, with gradients",
     properties=("run-to-run",),
     options=(_rows(512), IGNORE),

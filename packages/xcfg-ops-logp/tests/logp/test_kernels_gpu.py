@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import importlib.util
 from typing import ClassVar
 
@@ -80,6 +81,11 @@ class TestLiger(Linear):
     __test__ = True
     descriptor = LIGER
     depths: ClassVar[tuple[int, ...]] = (1, 3, 40)
+
+    @pytest.fixture(autouse=True, scope="class")
+    def imported(self):
+        """Import Liger before the guard looks: its import sets variables of OpenMP and draws from a generator."""
+        importlib.import_module("liger_kernel.ops.fused_linear_cross_entropy")
 
 
 @pytest.mark.parametrize(("backend", "dtype"), installed(ORACLES), ids=named)

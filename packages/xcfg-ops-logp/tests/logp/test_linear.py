@@ -10,7 +10,7 @@ import torch
 from oracle64 import gradients, three
 from xcfg.errors import IdentityError, MissingDependencyError, UsageError
 from xcfg_ops_logp.kernel_backends import LINEAR_REFERENCE, TORCH
-from xcfg_ops_logp.linear import liger
+from xcfg_ops_logp.linear import chunked, liger
 from xcfg_ops_logp.linear import reference as module
 from xcfg_testkit import LinearSelectedLogprobContract
 
@@ -68,7 +68,7 @@ def test_torch_in_blocks_has_the_gradients_of_one_block(chunk_rows):
     """If this fails, a block is scored with another block's ids, or its gradient is lost."""
     hidden, weight, ids = case(10, 40, 6)
     leaves = [hidden.clone().requires_grad_(), weight.clone().requires_grad_()]
-    found = module.build_torch(chunk_rows=chunk_rows)(*leaves, ids)
+    found = chunked.build(chunk_rows=chunk_rows)(*leaves, ids)
     torch.testing.assert_close(found.detach(), module.reference(hidden, weight, ids).logprob, rtol=1e-13, atol=1e-13)
     wide = [hidden.clone().requires_grad_(), weight.clone().requires_grad_()]
     slope = torch.randn(10, dtype=torch.float64)
@@ -87,12 +87,12 @@ def test_torch_keeps_one_block_of_logits(monkeypatch):
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        module.build_torch(chunk_rows=8)(hidden.requires_grad_(), weight.requires_grad_(), ids)
+        chunked.build(chunk_rows=8)(hidden.requires_grad_(), weight.requires_grad_(), ids)
     assert max(kept, default=0) <= weight.numel()
     assert sum(kept) < 64 * 500
 
 
-@pytest.mark.parametrize("build", [module.build, module.build_torch])
+@pytest.mark.parametrize("build", [module.build, chunked.build])
 def test_ignored_ids_and_refusals(build):
     """If this fails, an ignored row is scored, or inputs that do not fit are scored as if they did."""
     hidden, weight, ids = case(4, 9, 3)
@@ -114,7 +114,7 @@ def test_ignored_ids_and_refusals(build):
 def test_no_rows_have_a_gradient():
     """If this fails, a rank without tokens crashes."""
     hidden, weight, ids = case(0, 9, 3)
-    found = module.build_torch()(hidden.requires_grad_(), weight, ids)
+    found = chunked.build()(hidden.requires_grad_(), weight, ids)
     assert found.shape == (0,)
     assert found.dtype == torch.float64
 

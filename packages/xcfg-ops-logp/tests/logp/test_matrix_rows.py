@@ -12,10 +12,11 @@ from xcfg.errors import IdentityError, UsageError
 from xcfg.plugin.protocols import MatrixRequest
 from xcfg.schema.codec import evolve
 from xcfg_ops_logp.matrix.capture import PROCESSES, SCALE, Capture
+from xcfg_ops_logp.matrix.frozen import Frozen
 from xcfg_ops_logp.matrix.measure import change, invariance, replayed
 from xcfg_ops_logp.matrix.replay import phase_of
 from xcfg_ops_logp.matrix.rows import CAPTURE, MATRIX, TABLE, changed
-from xcfg_ops_logp.matrix.run import Frozen, _Matrix
+from xcfg_ops_logp.matrix.run import _Matrix
 from xcfg_ops_logp.plugin import REFERENCE
 from xcfg_ops_logp.reference import build, evaluate
 from xcfg_ops_logp.torch_backends import REFERENCE_FLOAT32
@@ -248,6 +249,7 @@ def test_two_splits_of_one_vocabulary_are_shown(frozen, source):
         "largest_padded_logit": 0.0,
     }
     assert gate.program["rollout_prefill"]["shards"] == [[0, 256], [256, 512]]
+    assert gate.program["common_tiles"] == [[0, 256, 0, 0], [256, 384, 0, 1], [384, 512, 1, 1]]
     frozen.reports["rollout_prefill"] = ranks((0, 512), (0, 512))
     assert rows_of(frozen)[0].program["rollout_prefill"]["shards"] == [[0, 512]], "every rank holds the whole head"
 
@@ -258,6 +260,15 @@ CONTRADICTIONS = {
     "other ids than the operator was given": (ranks((0, 256), (256, 500), **SAYS), "holds the ids (256, 500)"),
     "more ranks than shards": (ranks(None, None, None, None, **SAYS), "4 tensor-parallel ranks"),
     "zero rows with a logit": (ranks(None, None, **SAYS, head_padding={"largest_norm": 0.0}), "a logit there is 0.5"),
+    "zero rows that enter the sum with a logit": (
+        ranks(
+            None,
+            None,
+            vocabulary={"policy": "include", "real": 500, "padded": 512},
+            head_padding={"largest_norm": 0.0},
+        ),
+        "every head row beyond 500 ids is zero",
+    ),
     "two vocabularies": (
         (*ranks(None, **SAYS), *ranks(None, None, vocabulary={"policy": "include", "real": 1, "padded": 2})[1:]),
         "different vocabularies",

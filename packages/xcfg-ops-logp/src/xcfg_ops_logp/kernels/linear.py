@@ -19,10 +19,8 @@ import triton
 import triton.language as tl
 
 from xcfg_ops_logp.kernels import selected as on_logits
-from xcfg_ops_logp.kernels.online import merge, scan
+from xcfg_ops_logp.kernels.online import LEAST, merge, scan
 from xcfg_ops_logp.kernels.selected import Outcome, Plan
-
-LEAST_FLOAT = -3.4028234663852886e38
 
 
 @dataclass(frozen=True)
@@ -132,7 +130,7 @@ def _block(
     """States [3, n] and selected logits [n] of the n real rows of one padded block."""
     real = selected.shape[0]
     state = torch.zeros(3, real, dtype=torch.float32, device=hidden.device)
-    state[0].fill_(LEAST_FLOAT)
+    state[0].fill_(LEAST.value)
     chosen = torch.full((real,), torch.nan, dtype=torch.float32, device=hidden.device)
     overlap = len(buffers) > 1
     main = torch.cuda.current_stream() if overlap else None

@@ -19,11 +19,11 @@ import torch
 from xcfg.errors import UsageError
 
 from xcfg_ops_logp.inputs import ignore_id
+from xcfg_ops_logp.kernel_calls import check_device, masked, on_device, slopes
 from xcfg_ops_logp.kernels import linear, linear_tile
 from xcfg_ops_logp.kernels.selected import Outcome
 from xcfg_ops_logp.linear.inputs import check_linear
 from xcfg_ops_logp.reference import Values
-from xcfg_ops_logp.triton_logits import check_device, on_device, slopes, values
 
 if TYPE_CHECKING:
     from xcfg_ops_logp.linear.inputs import LinearOperator
@@ -89,7 +89,7 @@ def evaluate(
     found = _Linear.apply(  # type: ignore[no-untyped-call]
         _plain(hidden), _plain(weight), ids.contiguous(), entropy, form, backward
     )
-    return values(found, ignored)
+    return masked(found, ignored)
 
 
 def default_form(dtype: torch.dtype, depth: int, capability: tuple[int, int] | None) -> Form:

@@ -14,7 +14,7 @@ from xcfg.errors import IdentityError
 from xcfg.schema.codec import evolve
 from xcfg.schema.names import Status
 
-from xcfg_ops_logp.contract import VocabSpec, owners, tiled, vocab_of
+from xcfg_ops_logp.contract import VocabSpec, common_tiles, owners, real_shards, tiled, vocab_of
 from xcfg_ops_logp.contract.shards import Shard, ShardMap
 from xcfg_ops_logp.matrix.replay import Phase
 
@@ -31,12 +31,16 @@ class _UnmetError(Exception):
 def ownership(phases: Sequence[Phase], reports: Sequence[Sequence[Any]]) -> tuple[Held, dict[str, Any]]:
     """Return whether both phases sum over the same ids, and who owned them; the second is empty where they do not.
 
+    Who owned them: per phase its shards by rank, and the tiles [start, stop, rank, rank] that lie on one rank of
+    either.
+
     reports: per phase the ScoreReports of its ranks; one that says nothing of a vocabulary sums over all columns.
     Checked for each phase: one width; shards that tile the padded vocabulary, so that every id has one owner; equal
     shards in all calls, and in what ranks report; masked columns that are masked; head rows beyond the vocabulary whose
     logits fit their norms. Checked between the phases: the fields of VocabSpec.
     """
-    specs, shown = [], {}
+    specs: list[VocabSpec] = []
+    shown: dict[str, Any] = {}
     try:
         for phase, said in zip(phases, reports, strict=True):
             spec, shown[phase.name] = _owned(phase, said)
@@ -44,7 +48,11 @@ def ownership(phases: Sequence[Phase], reports: Sequence[Sequence[Any]]) -> tupl
     except _UnmetError as fault:
         return (Status.NOT_COMPARABLE.value, str(fault)), {}
     found = bind(*specs)
-    return ((found.status, found.reason), {}) if found.refusals else (MET, shown)
+    if found.refusals:
+        return (found.status, found.reason), {}
+    maps = [real_shards([(start, stop) for start, stop in item["shards"]], item["real"]) for item in shown.values()]
+    tiles = [[tile.start, tile.stop, tile.first_rank, tile.second_rank] for tile in common_tiles(*maps)]
+    return MET, {**shown, "common_tiles": tiles}
 
 
 def _owned(phase: Phase, reports: Sequence[Any]) -> tuple[VocabSpec, dict[str, Any]]:
@@ -58,36 +66,39 @@ def _owned(phase: Phase, reports: Sequence[Any]) -> tuple[VocabSpec, dict[str, A
     if len(maps) != 1:
         raise _UnmetError(f"{phase.name} was placed on other shards from one call to the next: {sorted(maps)}")
     width = widths.pop()
-    spec, padded = _spec(reports, width)
-    real = spec.org_vocab_size or width
+    reported = _reported(phase.name, reports)
+    spec = _spec(reported, width)
+    real, ids = spec.org_vocab_size or width, reported.org_vocab_size or width
     shards = _shards(phase.name, maps.pop(), width, reports)
-    _check_tiling(phase.name, shards, real, padded)
+    _check_tiling(phase.name, shards, real, reported.padded_vocab_size)
     if width > real and spec.vocab_padding_policy == "mask" and _finite_beyond(phase, real):
         raise _UnmetError(f"{phase.name} masks {width - real} of {width} columns, and its captured logits do not")
-    largest = max(hidden, _largest_beyond(phase, real))
+    largest = max(hidden, _largest_beyond(phase, ids))
     norm = _pad_norm(reports)
     if norm == 0 and largest > 0:
         raise _UnmetError(
-            f"{phase.name} reports that every head row beyond {real} ids is zero, and a logit there is {largest:.3g}"
+            f"{phase.name} reports that every head row beyond {ids} ids is zero, and a logit there is {largest:.3g}"
         )
     shown = {"shards": [list(shard) for shard in shards], "real": real, "columns": max(width, shards[-1][1])}
     beyond = {"pad_row_norm": norm, "largest_padded_logit": largest}
     return evolve(spec, pad_row_norm=norm), {**shown, "policy": spec.vocab_padding_policy, **beyond}
 
 
-def _spec(reports: Sequence[Any], width: int) -> tuple[VocabSpec, int | None]:
-    """Return what enters the sum, and the padded size that was reported, if it was."""
-    said = [report.mechanism for report in reports if report.mechanism.get("vocabulary") is not None]
-    if not said:
-        columns = VocabSpec(org_vocab_size=width, padded_vocab_size=width, num_pad_rows=0, vocab_padding_policy="mask")
-        return columns, None
-    specs = {vocab_of(item) for item in said}
-    if len(specs) > 1:
-        raise _UnmetError(f"ranks of one phase report different vocabularies: {sorted(map(str, specs))}")
-    spec = specs.pop()
-    if spec.vocab_padding_policy == "mask" or spec.org_vocab_size == width:
-        return evolve(spec, vocab_padding_policy="mask"), spec.padded_vocab_size
-    return evolve(spec, org_vocab_size=width), spec.padded_vocab_size
+def _reported(name: str, reports: Sequence[Any]) -> VocabSpec:
+    """Return the one vocabulary that the ranks report; empty where none reports any."""
+    said = {vocab_of(item.mechanism) for item in reports if item.mechanism.get("vocabulary") is not None}
+    if len(said) > 1:
+        raise _UnmetError(f"the ranks of {name} report different vocabularies: {'; '.join(sorted(map(str, said)))}")
+    return said.pop() if said else VocabSpec()
+
+
+def _spec(reported: VocabSpec, width: int) -> VocabSpec:
+    """Return what enters the sum over `width` columns: all of them where nothing is reported or the padding counts."""
+    if reported == VocabSpec():
+        return VocabSpec(org_vocab_size=width, padded_vocab_size=width, num_pad_rows=0, vocab_padding_policy="mask")
+    if reported.vocab_padding_policy == "mask" or reported.org_vocab_size == width:
+        return evolve(reported, vocab_padding_policy="mask")
+    return evolve(reported, org_vocab_size=width)
 
 
 def _shards(name: str, placed: ShardMap, width: int, reports: Sequence[Any]) -> ShardMap:
