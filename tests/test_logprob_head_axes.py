@@ -1,12 +1,15 @@
 """Each axis of the head on one side of a real run: values move as float64 says of the product, or by rounding alone.
 
-Both sides run `xcfg.ablation_linear_logp`, once in bfloat16 and once in float32. The oracle is the same checkpoint in
-plain Hugging Face: its hidden states, and the products and sums of the axes in float64 written out here.
+Both sides run `xcfg.ablation_linear_logp`, in bfloat16 with the library's product on the training side, in float32 with
+the fixed order. The oracle is the same checkpoint in plain Hugging Face: its hidden states, and the products and sums
+of the axes in float64 written out here.
 """
 
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -22,12 +25,17 @@ SAME_FUNCTION = [
     ("materialization", "full_prefill"),
     ("materialization", "last_token_only"),
     ("chunk_size", 24),
-    ("head_gemm_kernel", "fixed_order"),
+    ("head_gemm_kernel", None),
     ("fusion_impl", "none"),
     ("vocab_block_size", 48),
 ]
 """On the training side, which has 64 rows in a product and half the vocabulary in a block."""
-OTHER_DTYPE = {"bfloat16": "float32", "float32": "bfloat16"}
+KERNEL = {"bfloat16": "torch", "float32": "fixed_order"}
+OTHER = {
+    "bfloat16": {"head_gemm_dtype": "float32", "head_gemm_kernel": "fixed_order"},
+    "float32": {"head_gemm_dtype": "bfloat16", "head_gemm_kernel": "torch"},
+}
+"""The values that follow from the dtype of the run; None in the lists of axes."""
 CASES = [*SAME_FUNCTION, ("head_gemm_dtype", None)]
 
 
@@ -43,6 +51,7 @@ def experiment(folder: Path, name: str, dtype: str, **changes) -> Path:
             "training": {"compute_dtype": dtype},
             "logprob.materialization@training": "chunked",
             "logprob.fusion_impl@training": "chunked_linear_ce",
+            "logprob.head_gemm_kernel@training": KERNEL[dtype],
         },
         "interventions": [],
         "controls": {"reference": False},
@@ -65,11 +74,11 @@ def ran(folder):
     """dtype -> (knob, value, side) -> (case, line of the summary); the baseline is under None."""
     found = {}
     for dtype in DTYPES:
-        axes = [(name, "training", value or OTHER_DTYPE[dtype]) for name, value in CASES]
+        axes = [(name, "training", value or OTHER[dtype][name]) for name, value in CASES]
         axes.append(("materialization", "rollout", "last_token_only"))
         interventions = [{"path": f"logprob.{name}", "side": side, "values": [value]} for name, side, value in axes]
         file = experiment(folder, dtype, dtype, interventions=interventions)
-        summary = xcfg.run(file, output_root=folder / "runs")
+        summary = xcfg.run(file, output_root=folder / "runs", columns=("exact_logprob",))
         run = xcfg.open_run(folder / "runs" / dtype)
         found[dtype] = {}
         for case, line in zip(run.cases, summary.cases, strict=True):
@@ -141,7 +150,7 @@ def applied(case, arm: str, name: str) -> list:
 def test_an_axis_on_one_side_moves_the_values_as_float64_says(ran, heads, dtype, name, value):
     """If this fails, a knob does not reach the head, reaches the other side, or computes something else."""
     hidden, weight, selected = heads[dtype]
-    value = value or OTHER_DTYPE[dtype]
+    value = value or OTHER[dtype][name]
     (case, line), (base, _) = ran[dtype][name, value, "training"], ran[dtype][None]
     exact = hidden.double() @ weight.double().t()
     # A few roundings of float32 over the depth, for a logit and for the sum.
@@ -168,8 +177,10 @@ def test_an_axis_on_one_side_moves_the_values_as_float64_says(ran, heads, dtype,
         assert moved.max() <= (2 * fine if dtype == "float32" else 2 * coarse)
         if dtype == "bfloat16":
             assert (moved <= 2 * fine).double().mean() > 0.9
-    if name == "head_gemm_kernel" and dtype == "float32":
+    if dtype == "float32" and name == "head_gemm_kernel":
         assert (found != base_values).any(), "another order over K is seen in some bit"
+    if dtype == "float32" and name in ("materialization", "chunk_size"):
+        assert torch.equal(found, base_values), "in the fixed order a row has its bits in every product"
     assert np.array_equal(
         case.score("rollout_decode")["selected_logprob"],
         base.score("rollout_decode")["selected_logprob"],
@@ -179,6 +190,38 @@ def test_an_axis_on_one_side_moves_the_values_as_float64_says(ran, heads, dtype,
     records = applied(case, "training", name)
     assert records and {(item.status.value, item.requested) for item in records} == {("applied", value)}
     assert "execution" in {evidence.kind.value for item in records for evidence in item.evidence}
+
+
+def rms(values: torch.Tensor) -> float:
+    return float(values.square().mean().sqrt())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_drift_of_the_head_is_told_apart_from_that_of_the_sum(ran, folder, heads, dtype):
+    """If this fails, what a product moved is reported as drift of the log-sum-exp, or the reverse."""
+    command = [sys.executable, "-m", "xcfg", "analyze", str(folder / "runs" / dtype)]
+    done = subprocess.run([*command, "--json"], capture_output=True, text=True, timeout=100, check=False)
+    moved = {
+        item["knobs"][0].removeprefix("logprob.").partition("@")[0]: item["movement"][0]
+        for item in json.loads(done.stdout)["effects"]
+        if item["side"] == "training"
+    }
+    hidden, weight, selected = heads[dtype]
+    exact = hidden.double() @ weight.double().t()
+    narrow = exact if dtype == "bfloat16" else hidden.bfloat16().double() @ weight.bfloat16().double().t()
+    product = rms(logprob(narrow.bfloat16(), selected) - logprob(exact, selected))
+    assert moved["head_gemm_dtype"]["of_logits"] == pytest.approx(product, rel=0.1)
+    assert moved["head_gemm_dtype"]["of_sum"] < 1e-6 < 1e-3 < product
+    if dtype == "float32":
+        for name in ("fusion_impl", "vocab_block_size"):  # the same logits in other blocks
+            assert (
+                moved[name]["of_logits"] < 1e-12 < moved[name]["of_sum"] == pytest.approx(moved[name]["rms"], rel=1e-6)
+            )
+        kernel = moved["head_gemm_kernel"]
+        assert 0 < kernel["of_logits"] < 1e-5
+    page = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False).stdout
+    assert "by the logits" in page and "by the sum" in page
 
 
 @pytest.mark.slow

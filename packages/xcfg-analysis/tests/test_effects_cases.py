@@ -129,6 +129,19 @@ def test_the_yardstick_is_the_smaller_threshold_either_way():
     assert over(evidence, row("n", None), 0.2) is None
 
 
+def test_a_movement_is_told_apart_into_logits_and_sum():
+    """Failing means that drift of a head product is reported as that of the log-sum-exp behind it, or the reverse."""
+    its, mine = np.array([-1.0, -2.0, np.nan, -4.0]), np.array([-1.5, -2.0, -3.0, -4.25])
+    exact = np.array([-1.375, -1.875, -3.0, -9.0]), np.array([-1.0, -2.0, -3.0, -4.0])
+    found = movement("training", mine, its, np.array([True, True, True, False]), exact)
+    # Token 0: -0.5 = -0.375 + -0.125. Token 1: 0 = 0.125 + -0.125.
+    assert found.of_logits == pytest.approx(np.sqrt((0.375**2 + 0.125**2) / 2), rel=1e-12)
+    assert found.of_sum == pytest.approx(0.125, rel=1e-12)
+    for lacking in ((None, exact[1]), (exact[0], None)):
+        one = movement("training", mine, its, np.ones(4, dtype=bool), lacking)
+        assert (one.of_logits, one.of_sum) == (None, None)
+
+
 def test_movement_leaves_out_what_only_one_scored():
     mine, its = np.array([1.0, 2.0, np.nan, 4.0]), np.array([1.0, 2.5, 3.0, 9.0])
     found = movement("training", mine, its, np.array([True, True, True, False]))

@@ -227,6 +227,22 @@ def test_the_calls_with_the_most_rows_are_what_a_score_states():
     assert Statements.of(found.plain()) == found
 
 
+def test_the_exact_sum_is_of_the_same_logits():
+    """If this fails, drift of the product and drift of the sum behind it are not told apart."""
+    hidden, weight, ids = case(20, 500, 150, torch.bfloat16)
+    hidden = hidden / 4
+    whole, blocks = (AblationLinear(**FIXED, fusion_impl=name) for name in ("none", "chunked_linear_ce"))
+    first, second = whole.columns(hidden, weight, ids), blocks.columns(hidden, weight, ids)
+    want = three(head_product.fixed_order(hidden, weight).double(), ids)
+    torch.testing.assert_close(first["exact_logprob"], want[0], rtol=1e-13, atol=1e-13)
+    torch.testing.assert_close(first["logsumexp"].double(), want[1], rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(second["exact_logprob"], first["exact_logprob"], rtol=1e-13, atol=1e-13)
+    assert torch.equal(first["selected_logit"], second["selected_logit"])
+    assert set(first) == set(AblationLinear.offers)
+    exact = AblationLinear(head_gemm_dtype="float64").columns(hidden, weight, ids)["exact_logprob"]
+    assert (exact - first["exact_logprob"]).abs().max() > 1e-3, "bfloat16 logits are other logits"
+
+
 def test_every_option_but_the_ignored_id_is_a_knob_of_this_operator_alone():
     """If this fails, an axis cannot be set from an experiment, or one name means two operators' options."""
     assert {knob.name for knob in KNOBS} == {f"logprob.{item.name}" for item in OPTIONS if item.name != "ignore_index"}

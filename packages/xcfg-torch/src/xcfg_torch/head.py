@@ -161,10 +161,12 @@ def refuse_request(head: Head | None, request: ScoreRequest, chain: tuple[str, .
             f"the values are those of logits after {', '.join(chain)}, and {backend} forms none",
             hint=f"Score a rollout that recorded raw log probabilities, or leave {HEAD} at native.",
         )
-    if request.columns:
+    offered = getattr(head.operator.function, "offers", ())
+    lacking = [name for name in request.columns if name not in offered]
+    if lacking:
         raise UnsupportedRequestError(
-            f"the columns {', '.join(request.columns)} are read from logits, and {backend} forms none",
-            hint=f"Leave out --columns, or leave {HEAD} at native.",
+            f"the columns {', '.join(lacking)} are read from logits, and {backend} hands out none",
+            hint=f"It offers: {', '.join(offered) or 'none'}. Leave out the others, or leave {HEAD} at native.",
         )
 
 

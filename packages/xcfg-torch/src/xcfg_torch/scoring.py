@@ -1,7 +1,7 @@
 """From rows of logits to the columns of a score: the selected-logprob operator, and optional columns.
 
-An operator in the place of the head is handed rows of hidden states and the head's weights instead, and has no columns
-beside its values.
+An operator in the place of the head is handed rows of hidden states and the head's weights instead, and has the columns
+beside its values that it offers itself (xcfg.plugin.protocols.HeadColumns).
 
 Memory: only `row_chunk` rows are widened at a time. With V entries of vocabulary that is row_chunk * V * 8 bytes for
 torch.log_softmax_gather (two float32 copies), and at most row_chunk * V * 40 where top-k, top-p or optional columns
@@ -11,7 +11,7 @@ are wanted: 0.3 and 1.6 GB at the default 256 rows and V = 152,000, however many
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import cast
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from xcfg.errors import UsageError, WorkerError, did_you_mean
 from xcfg.identity.rollout import Rollout
 from xcfg.plugin.operators import BoundOperator
+from xcfg.plugin.protocols import HeadColumns
 from xcfg.plugin.stated import scored_ids
 from xcfg.schema.names import Phase
 from xcfg.schema.worker import OPTIONAL_COLUMNS
@@ -27,6 +28,8 @@ from xcfg_torch.backward import BackwardProbe
 from xcfg_torch.transforms import apply_chain, chain_of
 
 SCORE_DTYPES = {"float32": torch.float32, "float64": torch.float64}
+COLUMN_DTYPES = {"token_rank": torch.int32, "exact_logprob": torch.float64}
+"""Of the optional columns that are not float32."""
 
 
 class ScoreSheet:
@@ -73,10 +76,8 @@ class ScoreSheet:
             "weight_version": torch.from_numpy(rollout.tensors["weight_version"].astype(np.int32)),
         }
         for name in columns:
-            empty: Any = torch.zeros if name == "token_rank" else torch.full
-            self.columns[name] = (
-                empty((total,), dtype=torch.int32) if name == "token_rank" else empty((total,), torch.nan)
-            )
+            kind = COLUMN_DTYPES.get(name, torch.float32)
+            self.columns[name] = torch.full((total,), torch.nan if kind.is_floating_point else 0, dtype=kind)
 
     def track_steps(self) -> None:
         """Add the columns of a decode replay."""
@@ -108,24 +109,33 @@ class ScoreSheet:
         self.columns["phase"][where] = int(phase)
         self.selected[flat] = scored_ids(self.operator.function, selected).cpu().numpy()
         if self.wanted:
-            self._optional(where, logits, processed, selected)
+            found = (
+                self._optional(logits, processed, selected)
+                if self.weight is None
+                else cast("HeadColumns", self.operator.function).columns(logits, self.weight, selected)
+            )
+            for name in self.wanted:
+                self.columns[name][where] = found[name].to(self.columns[name].dtype).cpu()
         if self.backward is not None:
             self.backward.look(processed, selected)
 
-    def _optional(self, where: torch.Tensor, raw: torch.Tensor, logits: torch.Tensor, selected: torch.Tensor) -> None:
+    def _optional(self, raw: torch.Tensor, logits: torch.Tensor, selected: torch.Tensor) -> dict[str, torch.Tensor]:
         wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
         picked = wide.gather(-1, selected[:, None])
         found: dict[str, torch.Tensor] = {"selected_logit": picked[:, 0]}
         if "logsumexp" in self.wanted:
             found["logsumexp"] = wide.logsumexp(dim=-1)
+        if "exact_logprob" in self.wanted:
+            exact = logits.double()
+            found["exact_logprob"] = exact.gather(-1, selected[:, None])[:, 0] - exact.logsumexp(dim=-1)
+            del exact
         if "entropy" in self.wanted:
             found["entropy"] = self._entropy(logits, wide)
         if "token_rank" in self.wanted:
             found["token_rank"] = 1 + (wide > picked).sum(dim=-1)
         if "kept_mass" in self.wanted:
             found["kept_mass"] = kept_mass(raw, self.sampler)
-        for name in self.wanted:
-            self.columns[name][where] = found[name].to(self.columns[name].dtype).cpu()
+        return found
 
     def _entropy(self, logits: torch.Tensor, wide: torch.Tensor) -> torch.Tensor:
         """Return [N], nats: the operator's own where it has one, which it then states beside what its call did."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from xcfg.schema.analysis import Cause, Effect, Floor, Interaction
+from xcfg.schema.analysis import Cause, Effect, Floor, Interaction, Movement
 from xcfg.schema.gradient import GradientSummary
 from xcfg.schema.result import Interval
 
@@ -19,7 +19,9 @@ def case_table(effects: Sequence[Effect], ground: str) -> str:
     """Return one line per case; ground: what they are held against, in words."""
     if not effects:
         return ""
-    rows = [("case", "outcome", "moved", "rms moved", "change of mean d^2", "p, corrected", "over")]
+    split = any(one.of_logits is not None for item in effects for one in item.movement)
+    parts = ("by the logits", "by the sum") if split else ()
+    rows = [("case", "outcome", "moved", "rms moved", *parts, "change of mean d^2", "p, corrected", "over")]
     for item in effects:
         moved = max(item.movement, key=lambda one: one.rms, default=None)
         gap = next((one for one in item.gap if one.quantity == "mean_sq"), None)
@@ -30,12 +32,20 @@ def case_table(effects: Sequence[Effect], ground: str) -> str:
                 item.outcome,
                 "-" if moved is None else f"{moved.differing}/{moved.tokens}",
                 "-" if moved is None else number(moved.rms),
+                *(_parts(moved) if split else ()),
                 "-" if change is None else f"{change.value:+.3g} ({change.low:.2g} to {change.high:.2g})",
                 "-" if gap is None else number(gap.p_adjusted),
                 "-" if item.over is None else f"{item.over} of {item.tokens} > {number(item.yardstick)}",
             )
         )
     return f"each case against {ground}\n{aligned(rows)}"
+
+
+def _parts(moved: Movement | None) -> tuple[str, str]:
+    """Return the rms of what the logits moved, and of what the sum behind them rounded otherwise."""
+    if moved is None:
+        return "-", "-"
+    return number(moved.of_logits), number(moved.of_sum)
 
 
 def interaction_lines(found: Sequence[Interaction]) -> str:

@@ -143,6 +143,19 @@ class TrainedLogprob(StatedLogprob, Protocol):
         ...
 
 
+class HeadColumns(Protocol):
+    """A `linear_selected_logprob` that says more of its logits than their log probability, where a score asks for it.
+
+    offers: names among schema.worker.OPTIONAL_COLUMNS.
+    """
+
+    offers: tuple[str, ...]
+
+    def columns(self, hidden: torch.Tensor, weight: torch.Tensor, selected: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Return each column [N] that it offers, of the logits that a call with the same arguments forms."""
+        ...
+
+
 @runtime_checkable
 class DumpReader(Protocol):
     """Reads a foreign dump into canonical columns, in bounded memory."""

@@ -99,6 +99,9 @@ class Movement(Record):
     """How far one arm of a case lies from the same arm of the baseline, over active tokens, nats.
 
     differing: tokens whose bits differ. rms: root mean square over all active tokens, 0 where the bits are equal.
+
+    of_logits, of_sum: rms of what the logits moved and of what the sum behind them rounded otherwise, which add up to
+    the movement of each token; None unless both scores have the column exact_logprob.
     """
 
     arm: str
@@ -107,6 +110,8 @@ class Movement(Record):
     mean_abs: float
     rms: float
     max_abs: float
+    of_logits: float | None = None
+    of_sum: float | None = None
 
 
 class GapChange(Record):

@@ -164,6 +164,7 @@ SCORE_COLUMNS: dict[str, str] = {
     "active": "bool [T]",
     "selected_logit": "float32 [T]",
     "logsumexp": "float32 [T]",
+    "exact_logprob": "float64 [T], nats: the log probability in float64 of the logits that were formed",
     "entropy": "float32 [T], nats",
     "token_rank": "int32 [T], 1 is the most likely",
     "kept_mass": "float32 [T], probability kept by top-k/top-p of the sampling record",
@@ -173,4 +174,4 @@ SCORE_COLUMNS: dict[str, str] = {
     "weight_version": "int32 [T]",
     "routed_experts": "int16 [T, layers, k]",
 }
-OPTIONAL_COLUMNS = ("selected_logit", "logsumexp", "entropy", "token_rank", "kept_mass")
+OPTIONAL_COLUMNS = ("selected_logit", "logsumexp", "exact_logprob", "entropy", "token_rank", "kept_mass")

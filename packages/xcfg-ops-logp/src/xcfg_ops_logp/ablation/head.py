@@ -41,6 +41,8 @@ class AblationLinear:
     chunk as wide as all rows, is not stated as what ran.
     """
 
+    offers = ("selected_logit", "logsumexp", "exact_logprob")
+
     def __init__(self, **options: Any) -> None:
         """Take the options by name; UsageError for values outside their domains, or that mean nothing together."""
         self.options: dict[str, Any] = {item.name: item.default for item in OPTIONS}
@@ -65,10 +67,27 @@ class AblationLinear:
         """Return the log probabilities [N], nats; see `values`."""
         return self.values(hidden, weight, selected).logprob
 
-    def values(self, hidden: torch.Tensor, weight: torch.Tensor, selected: torch.Tensor) -> HeadValues:
+    def columns(self, hidden: torch.Tensor, weight: torch.Tensor, selected: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Return the columns that it `offers` [N], of the logits of a call with these arguments; see `values`.
+
+        exact_logprob: float64, the sum in float64 over the same logits. So what lies between it and the value is what
+        the sum rounded, and what lies between those of two calls is what their products differ by.
+        """
+        with torch.no_grad():
+            own = self.values(hidden, weight, selected)
+            exact = self.values(hidden, weight, selected, sums=torch.float64)
+        return {
+            "selected_logit": own.selected_logit,
+            "logsumexp": own.logsumexp,
+            "exact_logprob": exact.logprob,
+        }
+
+    def values(
+        self, hidden: torch.Tensor, weight: torch.Tensor, selected: torch.Tensor, *, sums: torch.dtype = torch.float32
+    ) -> HeadValues:
         """Hidden [N, K], weight [V, K] of one dtype, selected int64 [N] -> values, differentiable in both.
 
-        They are float32, or float64 where the product is. A row whose logits hold a NaN or a +inf is NaN. UsageError
+        They are in `sums`, or float64 where the product is. A row whose logits hold a NaN or a +inf is NaN. UsageError
         for wrong dtypes and shapes, IdentityError for an id outside the vocabulary.
         """
         ignored = check_linear(hidden, weight, selected, ignore_index=self.ignore_index)
@@ -78,7 +97,7 @@ class AblationLinear:
         rows, columns = self._rows(len(hidden)), self._columns(len(weight))
         head = weight.to(dtype)
         parts = [
-            self._chunk(hidden[start : start + rows].to(dtype), head, ids[start : start + rows], columns)
+            self._chunk(hidden[start : start + rows].to(dtype), head, ids[start : start + rows], columns, sums)
             for start in range(0, max(1, len(hidden)), rows)
         ]
         found = HeadValues(*(torch.cat(pieces) for pieces in zip(*parts, strict=True)))
@@ -98,12 +117,14 @@ class AblationLinear:
             return entries
         return min(entries, self.options["vocab_block_size"] or min(BLOCK_COLUMNS, -(-entries // 2)))
 
-    def _chunk(self, hidden: torch.Tensor, head: torch.Tensor, ids: torch.Tensor, columns: int) -> HeadValues:
+    def _chunk(
+        self, hidden: torch.Tensor, head: torch.Tensor, ids: torch.Tensor, columns: int, sums: torch.dtype
+    ) -> HeadValues:
         whole = columns == len(head) or not torch.is_grad_enabled()
         kernel = self.options["head_gemm_kernel"]
         found = []
         for start in range(0, len(head), columns):
-            step = (hidden, head[start : start + columns], ids - start, kernel)
+            step = (hidden, head[start : start + columns], ids - start, kernel, sums)
             found.append(_block(*step) if whole else checkpoint(_block, *step, use_reentrant=False))
         state = reduce(folded, (item[0] for item in found))
         picked = reduce(torch.add, (item[1] for item in found))
@@ -132,13 +153,15 @@ class AblationLinear:
         }
 
 
-def _block(hidden: torch.Tensor, part: torch.Tensor, ids: torch.Tensor, kernel: str) -> tuple[Partial, torch.Tensor]:
+def _block(
+    hidden: torch.Tensor, part: torch.Tensor, ids: torch.Tensor, kernel: str, sums: torch.dtype
+) -> tuple[Partial, torch.Tensor]:
     """Return the state of one block of the vocabulary [w, K], and the selected logits [n], 0 where it has not the id.
 
-    ids: int64 [n], counted from the first entry of the block.
+    ids: int64 [n], counted from the first entry of the block. sums: dtype that logits are widened to, unless wider.
     """
     logits = head_product(hidden, part, kernel)
-    wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    wide = logits.to(torch.promote_types(logits.dtype, sums))
     inside = (ids >= 0) & (ids < len(part))
     mine = wide.gather(-1, ids.clamp(0, len(part) - 1)[:, None])[:, 0]
     return summed(wide, None), mine.masked_fill(~inside, 0)
