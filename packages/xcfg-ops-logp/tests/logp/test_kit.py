@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+import pytest
 from xcfg_ops_logp.plugin import REFERENCE
 from xcfg_ops_logp.torch_backends import FIXED_POINT, GATHERED, PARTIALS, REDUCED, REFERENCE_FLOAT32, SLIME, TREE
 from xcfg_testkit import PluginContract, SelectedLogprobContract
@@ -78,3 +79,18 @@ class TestSlime(Sharded):
 
     __test__ = True
     descriptor = SLIME
+
+
+@pytest.mark.parametrize(
+    ("contract", "claim"),
+    [
+        (TestReduced, "tp-invariant"),
+        (TestReduced, "batch-invariant"),
+        (TestSlime, "tp-invariant"),
+        (TestPartials, "tp-invariant"),
+    ],
+)
+def test_a_claim_that_is_not_made_would_be_refuted(contract, claim):
+    """If this fails, the kit believes what these backends do not keep: a library's order, or tiles that shards cut."""
+    assert claim not in contract.descriptor.properties
+    assert contract().over_ranks()[claim]
