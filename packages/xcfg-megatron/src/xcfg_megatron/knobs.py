@@ -11,6 +11,7 @@ from xcfg.schema.runtime import Evidence, KnobApplication
 
 from xcfg_megatron import read_flags, read_layout, read_operators, switches
 from xcfg_megatron.engine import Engine
+from xcfg_megatron.head import head_reader
 from xcfg_megatron.readers import Layout, Reader, ran
 
 REQUEST_KNOBS = ("batch.size", "batch.padding_side", "batch.packing", switches.TEMPERATURE, switches.VOCABULARY)
@@ -28,7 +29,7 @@ def applications(engine: Engine, layout: Layout, knobs: Mapping[str, Value]) -> 
 
 
 def _application(engine: Engine, layout: Layout, path: str, value: Value) -> KnobApplication:
-    reader = READERS.get(path)
+    reader = READERS.get(path) or head_reader(engine, path)
     if reader is None and is_operator(path):
         reader = read_operators.slot_reader(path)
     if reader is None:

@@ -24,6 +24,7 @@ from xcfg.schema.worker import RankRecord, ScoreReport, ScoreRequest
 from xcfg_megatron.engine import Engine
 from xcfg_megatron.errors import UnsupportedRequestError
 from xcfg_megatron.forward import forward, logprobs, policy_seen, width_of
+from xcfg_megatron.head import refuse_request
 from xcfg_megatron.knobs import applications, compute_dtype
 from xcfg_megatron.patches import ROTARY_ROWS
 from xcfg_megatron.readers import Layout
@@ -88,6 +89,7 @@ def run_score(
     temperature = float(str(knobs.get(TEMPERATURE, 1.0)))
     chain = (f"temperature:{temperature!r}",) if temperature != 1.0 else ()
     _check(request, rollout, chain)
+    refuse_request(engine, chain)
     engine.clear()
     total = len(rollout.token_ids)
     sheet = Sheet.empty(total, temperature, str(knobs.get(VOCABULARY, engine.options.vocab_padding_policy)))
