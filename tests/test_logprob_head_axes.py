@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -250,3 +251,33 @@ def test_what_changed_nothing_or_reaches_nothing_is_said(folder):
     nowhere = xcfg.run(file, output_root=folder / "runs")
     refused = next(line for line in nowhere.cases if "4096" in line.label)
     assert (refused.status, f"operators.{HEAD}" in refused.reason) == ("UNSUPPORTED", True)
+
+
+@pytest.mark.slow
+@pytest.mark.engine
+@pytest.mark.skipif(find_spec("megatron") is None, reason="Megatron-core is not installed")
+def test_the_head_of_a_megatron_engine(folder, ran):
+    """If this fails, a knob of the head is dropped where Megatron-core trains, or its values are of another head."""
+    file = experiment(
+        folder,
+        "megatron",
+        "float32",
+        operators={HEAD: {"training": BACKEND}},
+        interventions=[
+            {"path": "logprob.chunk_size", "side": "training", "values": [8, 4096]},
+            {"path": "logprob.head_gemm_kernel", "side": "training", "values": ["torch"]},
+        ],
+    )
+    document = json.loads(file.read_text())
+    document["baseline"]["training"]["attention_backend"] = "model_default"
+    document["baseline"]["logprob.chunk_size@training"] = 16  # a call has the tokens of one sequence
+    file.write_text(json.dumps(document))
+    summary = xcfg.run(file, training="megatron", output_root=folder / "runs")
+    cases = {case.planned.label: case for case in xcfg.open_run(folder / "runs" / "megatron").cases}
+    statuses = {line.label: line.status for line in summary.cases}
+    assert statuses.pop("logprob.chunk_size@training=4096") == "FALLBACK", [line.reason for line in summary.cases]
+    assert set(statuses.values()) <= {"PASS", "MISMATCH"}, [line.reason for line in summary.cases]
+    for name, value in (("chunk_size", 8), ("head_gemm_kernel", "torch")):
+        case = cases[f"logprob.{name}@training={value}"]
+        assert (values(case) - values(ran["float32"][None][0])).abs().max() < 1e-5
+        assert {(item.status.value, item.actual) for item in applied(case, "training", name)} == {("applied", value)}

@@ -25,7 +25,7 @@ def forward(engine: Engine, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tens
     """Run ids int64 [rows, columns], padded on the right, from position 0 on.
 
     Return (columns of this rank int64 [local], logits [rows, local, padded vocabulary / tensor ranks]). Columns are
-    added up to width_of.
+    added up to width_of. Where an operator stands in the place of the head: final hidden states [rows, local, K].
     """
     width = width_of(engine, ids.shape[1])
     ids = torch.nn.functional.pad(ids, (0, width - ids.shape[1]))
@@ -35,16 +35,23 @@ def forward(engine: Engine, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tens
     if engine.ranks.context == 1:
         mask = torch.ones(1, 1, width, width, dtype=torch.bool, device=engine.device).triu(1)
     logits = engine.model(ids[:, columns].to(engine.device), positions.to(engine.device), mask)
+    if engine.head is not None:
+        engine.head.check(logits)
     return columns, logits
 
 
 def logprobs(engine: Engine, rows: torch.Tensor, selected: torch.Tensor, policy: str) -> torch.Tensor:
     """Call the operator on rows of logits [N, V / ranks]; note over how many columns it summed.
 
+    An operator in the place of the head is called on hidden states [N, K] instead.
+
     policy: `mask` hides the columns that pad the vocabulary, `include` does not. An operator that knows no shards is
     given the columns of all ranks.
     """
     entries = engine.shape.vocab if policy == "mask" else engine.shape.padded
+    if engine.head is not None:
+        engine.columns[entries] += len(rows)
+        return engine.head.logprobs(rows, selected, entries)
     function = engine.operator.function
     if isinstance(function, ShardedLogprob):
         function.vocab = entries

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from xcfg.plugin.readback import Reading, application, is_operator, operator_path, state, unknown
+from xcfg.plugin.readback import HEAD, Reading, application, is_operator, operator_path, state, unknown
 from xcfg.plugin.stated import OPTIONS
 from xcfg.schema._base import Value
 from xcfg.schema.names import EvidenceKind, Exercised, Lifecycle
@@ -12,6 +12,7 @@ from xcfg.schema.runtime import Evidence, KnobApplication
 
 from xcfg_megatron import read_flags, read_layout, read_operators, switches
 from xcfg_megatron.engine import Engine
+from xcfg_megatron.head import read_head
 from xcfg_megatron.readers import Layout, Reader, ran
 
 REQUEST_KNOBS = ("batch.size", "batch.padding_side", "batch.packing", switches.TEMPERATURE, switches.VOCABULARY)
@@ -72,4 +73,5 @@ READERS: dict[str, Reader] = {
     **read_layout.READERS,
     **read_flags.READERS,
     **read_operators.READERS,
+    operator_path(HEAD): read_head,
 }

@@ -37,7 +37,7 @@ def option_reader(path: str) -> Reader:
     """Return the reader of an option of the selected log probability."""
 
     def read(engine: Engine, layout: Layout, requested: Value) -> Reading:
-        operator = engine.operator
+        operator = engine.scorer
         binding = operator.binding
         return option_reading(path, binding.backend_id, binding.options, operator.statements, operator.calls)
 

@@ -25,6 +25,7 @@ from xcfg.schema.worker import RankRecord, ScoreReport, ScoreRequest
 from xcfg_megatron.engine import Engine
 from xcfg_megatron.errors import UnsupportedRequestError
 from xcfg_megatron.forward import forward, logprobs, vocabulary_seen, width_of
+from xcfg_megatron.head import refuse_request
 from xcfg_megatron.knobs import applications, compute_dtype
 from xcfg_megatron.patches import ROTARY_ROWS
 from xcfg_megatron.readers import Layout
@@ -88,8 +89,9 @@ def run_score(
     started = time.perf_counter()
     temperature = float(str(knobs.get(TEMPERATURE, 1.0)))
     chain = (f"temperature:{temperature!r}",) if temperature != 1.0 else ()
+    refuse_request(engine, chain)
     engine.clear()
-    _check(request, rollout, (*chain, *engine.operator.statements.transforms))
+    _check(request, rollout, (*chain, *engine.scorer.statements.transforms))
     total = len(rollout.token_ids)
     sheet = Sheet.empty(total, temperature, str(knobs.get(VOCABULARY, engine.options.vocab_padding_policy)))
     rng = torch.get_rng_state()
@@ -109,7 +111,7 @@ def run_score(
         compute_dtype=compute_dtype(engine),
         applications=applications(engine, sheet.layout(rollout), knobs),
         attestations=_attestations(rollout, sheet),
-        transforms=(*chain, *engine.operator.statements.transforms),
+        transforms=(*chain, *engine.scorer.statements.transforms),
         fold_before=before,
         fold_after=engine.last_fold,
         state_unchanged=before == engine.last_fold and quiet,
@@ -123,7 +125,7 @@ def run_score(
             "scorer": "teacher forcing",
             "batch_size": size,
             "shuffle_seed": request.shuffle_seed,
-            **engine.operator.statements.mechanism(),
+            **engine.scorer.statements.mechanism(),
             "vocabulary": vocabulary_seen(engine),
             **_head(engine),
             "patches": engine.patches,
@@ -245,7 +247,7 @@ def _score(
             rows = rows.float() / sheet.temperature
             sheet.divided += len(inside)
         sheet.values[flat] = logprobs(engine, rows, wanted, sheet.policy).float().cpu().numpy()
-        sheet.selected[flat] = scored_ids(engine.operator.function, wanted).cpu().numpy()
+        sheet.selected[flat] = scored_ids(engine.scorer.function, wanted).cpu().numpy()
         sheet.scored += len(inside)
 
 

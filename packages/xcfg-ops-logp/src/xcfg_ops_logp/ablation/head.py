@@ -8,7 +8,7 @@ the product is the library's over all rows, and the sum is the reference's formu
 
 from __future__ import annotations
 
-from functools import reduce
+from functools import partial, reduce
 from typing import Any, NamedTuple
 
 import torch
@@ -44,7 +44,7 @@ class AblationLinear:
     offers = ("selected_logit", "logsumexp", "exact_logprob")
 
     def __init__(self, **options: Any) -> None:
-        """Take the options by name; UsageError for values outside their domains, or that mean nothing together."""
+        """Take the options by name; UsageError for values outside their domains."""
         self.options: dict[str, Any] = {item.name: item.default for item in OPTIONS}
         unknown = options.keys() - self.options.keys()
         if unknown:
@@ -120,14 +120,14 @@ class AblationLinear:
     def _chunk(
         self, hidden: torch.Tensor, head: torch.Tensor, ids: torch.Tensor, columns: int, sums: torch.dtype
     ) -> HeadValues:
-        whole = columns == len(head) or not torch.is_grad_enabled()
+        kept = columns == len(head) or not torch.is_grad_enabled()
+        run = _block if kept else partial(checkpoint, _block, use_reentrant=False)
         kernel = self.options["head_gemm_kernel"]
-        found = []
-        for start in range(0, len(head), columns):
-            step = (hidden, head[start : start + columns], ids - start, kernel, sums)
-            found.append(_block(*step) if whole else checkpoint(_block, *step, use_reentrant=False))
-        state = reduce(folded, (item[0] for item in found))
-        picked = reduce(torch.add, (item[1] for item in found))
+        blocks = (
+            run(hidden, head[start : start + columns], ids - start, kernel, sums)
+            for start in range(0, len(head), columns)
+        )
+        state, picked = reduce(lambda seen, new: (folded(seen[0], new[0]), seen[1] + new[1]), blocks)
         total = log_total(state)
         void = ~state.top.isfinite()
         logprob, logsumexp = (picked - state.top) - total, state.top + total

@@ -75,7 +75,7 @@ ABLATION_LINEAR = OperatorBackendDescriptor(
     shapes=LINEAR_SHAPES,
     properties=("run-to-run",),
     options=OPTIONS,
-    runtimes=("torch",),
+    runtimes=("torch", "megatron"),
 )
 
 KNOBS = option_knobs(
