@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -195,14 +196,31 @@ def peers(record: Record) -> Iterator[tuple[str, Callable[[torch.Tensor, torch.T
     except ImportError as error:
         record.facts["Liger"] = f"not run: {error}"
     try:
-        from vllm.model_executor.layers.batch_invariant import log_softmax
-
+        log_softmax = vllm_log_softmax(record)
+    except Exception as error:  # noqa: BLE001 - any failure to import means that it was not run
+        record.facts["vLLM batch-invariant log_softmax"] = f"not run: {type(error).__name__}: {error}"
+    else:
         yield (
             "vLLM batch-invariant log_softmax+gather",
             lambda x, ids: log_softmax(x, dim=-1).gather(-1, ids[:, None]),
         )
-    except Exception as error:  # noqa: BLE001 - any failure to import means that it was not run
-        record.facts["vLLM batch-invariant log_softmax"] = f"not run: {type(error).__name__}: {error}"
+
+
+def vllm_log_softmax(record: Record) -> Callable[..., torch.Tensor]:
+    """Return vLLM's kernel that does not depend on the batch; it moved between 0.25 and 0.32. It has no gradient."""
+    import vllm
+
+    for place in ("layers", "determinism"):
+        name = f"vllm.model_executor.{place}.batch_invariant"
+        try:
+            found: Callable[..., torch.Tensor] = importlib.import_module(name).log_softmax
+        except ModuleNotFoundError as error:
+            if not name.startswith(str(error.name)):
+                raise
+        else:
+            record.facts["vLLM batch-invariant log_softmax"] = f"{name} of vLLM {vllm.__version__}"
+            return found
+    raise ImportError(f"vLLM {vllm.__version__} has its batch-invariant log_softmax somewhere else")
 
 
 def run(record: Record, rounds: int, *, defaults: bool) -> list[str]:
@@ -290,6 +308,8 @@ def _backward_times(record: Record, logits: torch.Tensor, ids: torch.Tensor, rou
     cases["ours forward+backward"] = lambda: kernel.backward(logits, ids, kernel.forward(logits, ids), slope)
 
     for name, peer in peers(record):
+        if "vLLM" in name:
+            continue  # an inference kernel: its result has no gradient
         leaf = logits.detach().clone().requires_grad_()
 
         def both(f: Callable[..., Any] = peer, x: torch.Tensor = leaf) -> Any:

@@ -55,7 +55,7 @@ def every_cause(seen: Results) -> str:
     for item in causes.PLANTED:
         found, said = seen[item.name].found, answer(item, seen[item.name])
         judged = f"{found['status']}, {found['assessment']}"
-        right = "right" if said in item.right else "**wrong**"
+        right = "right" if said in running.right_here(item) else "**wrong**"
         engines = " / ".join(item.pair)
         lines.append(row((f"`{item.name}`", engines, item.says, item.truth, judged, _first(found), said, right)))
     return "\n" + "".join(lines) + "\n"
@@ -93,7 +93,9 @@ def measured(folder: Path) -> Results:
         run = folder / "runs" / running.run_of(item)
         results[item.name] = Seen(*running.analysed(run)) if run.exists() else running.see(item, folder)
         said = answer(item, results[item.name])
-        print(f"{item.name}: {said}{'' if said in item.right else '  WRONG'}", file=sys.stderr, flush=True)
+        print(
+            f"{item.name}: {said}{'' if said in running.right_here(item) else '  WRONG'}", file=sys.stderr, flush=True
+        )
     return results
 
 

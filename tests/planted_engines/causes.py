@@ -52,7 +52,8 @@ class Planted:
 
     truth: where it lies. names: knobs of which each is the cause, or words that the page has to hold. right: answers
     that are right. operators: `operation.side` -> backend or (backend, options). hidden: side -> what the engine is
-    changed by without a word. tries: (knob, value) of the cases.
+    changed by without a word. tries: (knob, value) of the cases. where_rounded: the answers that are right instead on a
+    processor that rounds the operands of float32 products to bfloat16 when it is asked to.
     """
 
     name: str
@@ -67,6 +68,7 @@ class Planted:
     hidden: dict[str, dict[str, Any]] = field(default_factory=dict)
     tries: tuple[tuple[str, Any], ...] = (SMALLER,)
     model: str = TINY
+    where_rounded: tuple[str, ...] = ()
 
 
 TORCH = ("torch", "torch")
@@ -141,7 +143,7 @@ EMBEDDED = (
     Planted(
         "option-matmul", TORCH, "float32_matmul_precision medium, float32 training", OPTION, ROUNDING,
         knobs={"rollout.dtype": "float32", "training.compute_dtype": "float32"},
-        options={"training": {"float32_matmul_precision": "medium"}}, tries=(EAGER, SMALLER),
+        options={"training": {"float32_matmul_precision": "medium"}}, tries=(EAGER, SMALLER), where_rounded=(OUTSIDE,),
     ),
     Planted(
         "hidden-scale", LAB, "attention scores scaled by 0.8, training", HIDDEN, (OUTSIDE,),

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from xcfg.schema.codec import evolve
+from xcfg.schema.gradient import GradientSummary
 from xcfg_analysis.effects.effect import effects, verdict_sums
 from xcfg_analysis.effects.exercised import exercised_of
 from xcfg_analysis.effects.interactions import interactions
@@ -125,6 +127,19 @@ def test_the_yardstick_is_the_smaller_threshold_either_way():
     evidence = Handmade({"b": BASE, "c": BASE, "f": BASE}, SEQUENCE, [base, coarse, fine])
     assert over(evidence, coarse, 0.2) == int((np.abs(BASE) > 0.2).sum())
     assert over(evidence, row("n", None), 0.2) is None
+
+
+def test_a_movement_is_told_apart_into_logits_and_sum():
+    """Failing means that drift of a head product is reported as that of the log-sum-exp behind it, or the reverse."""
+    its, mine = np.array([-1.0, -2.0, np.nan, -4.0]), np.array([-1.5, -2.0, -3.0, -4.25])
+    exact = np.array([-1.375, -1.875, -3.0, -9.0]), np.array([-1.0, -2.0, -3.0, -4.0])
+    found = movement("training", mine, its, np.array([True, True, True, False]), exact)
+    # Token 0: -0.5 = -0.375 + -0.125. Token 1: 0 = 0.125 + -0.125.
+    assert found.of_logits == pytest.approx(np.sqrt((0.375**2 + 0.125**2) / 2), rel=1e-12)
+    assert found.of_sum == pytest.approx(0.125, rel=1e-12)
+    for lacking in ((None, exact[1]), (exact[0], None)):
+        one = movement("training", mine, its, np.ones(4, dtype=bool), lacking)
+        assert (one.of_logits, one.of_sum) == (None, None)
 
 
 def test_movement_leaves_out_what_only_one_scored():
@@ -344,11 +359,29 @@ def test_what_opens_the_gap_further_accuses_no_side():
     base, wide = row("base", BASE), 3 * BASE
     cases = [row("x", wide, {"training.x": 1})]
     evidence = Handmade({"base": BASE, "x": wide}, SEQUENCE, [base, *cases])
-    (found,) = analyze_evidence(evidence).causes
-    assert (found.direction, found.diagnosis) == ("widens", "")
+    (cause,) = analyze_evidence(evidence).causes
+    assert (cause.direction, cause.diagnosis) == ("widens", "")
     assert "EFFECT     training.x (both): widens the gap" in text(analyze_evidence(evidence))
+    for status, code in (("PASS", 0), ("MISMATCH", 1)):
+        judged = row("base", BASE, status=status)
+        found = analyze_evidence(Handmade({"base": BASE, "x": wide}, SEQUENCE, [judged, *cases]))
+        assert (found.exit_code, [item.direction for item in found.causes]) == (code, ["widens"])
     judged = effects(evidence, base, cases, {}).effects
     (in_profile,) = say(judged, base, {}, 0.05, profiles=True).causes
     assert in_profile.diagnosis.startswith("CAUSED_BY")
     (acquitted,) = say(judged, base, {}, 0.05, profiles=True, acquitted=True).causes
     assert (acquitted.direction, acquitted.diagnosis) == ("widens", ""), "production passes, and rounding explains it"
+
+
+def test_a_gradient_that_a_score_looked_at_is_on_the_page():
+    """If this fails, a case without any drift hides that its training learns from another gradient."""
+    said = GradientSummary(rows=32, broken_rows=0, max_abs=1.25e-3, rel_l2=2e-3, ran={"grad_downcast_at": "dlogits"})
+    base, case = row("base", BASE), row("rounded", BASE, {"k": 1}, digest="base")
+    case = evolve(case, arms=case.arms | {"training": evolve(case.arms["training"], gradient=said)})
+    plain = analyze_evidence(Handmade({"base": BASE}, SEQUENCE, [base]))
+    assert plain.gradients == {} and "gradient" not in text(plain)
+    found = analyze_evidence(Handmade({"base": BASE, "rounded": BASE}, SEQUENCE, [base, case]))
+    assert found.gradients == {"k=1": {"training": said}}
+    (line,) = [line for line in text(found).splitlines() if "grad_downcast_at" in line]
+    assert line.split() == ["k=1", "training", "0.00125", "0.002", "32", "0", "grad_downcast_at=dlogits"]
+    assert found.exit_code == plain.exit_code, "nothing judges a gradient"

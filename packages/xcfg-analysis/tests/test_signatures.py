@@ -96,6 +96,17 @@ def test_a_truncated_softmax_without_its_column_is_pointed_at(plants, tried):
     assert "leans to one side" in found.insufficient["truncated-softmax"]
 
 
+def test_a_tail_without_entropy_says_what_else_it_may_be(plants, tried):
+    """Failing means that a temperature reads as a tail, and nobody is told which column tells them apart."""
+    for without, told in ((("entropy",), True), ((), False)):
+        it = plants.draw(0)
+        plants.PLANTS["low-probability-tail"](it, 1.0)
+        it.without = without
+        (found,) = recognise(active_tokens(it.table()), tried).named
+        assert found.descriptor.name == "low-probability-tail"
+        assert ("--columns entropy" in found.fit.refuted_by) is told
+
+
 def test_two_faults_at_once_are_both_named(plants, names):
     """Failing means that one fault hides another."""
     for first, second in plants.PAIRS:

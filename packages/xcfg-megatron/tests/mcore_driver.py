@@ -26,6 +26,7 @@ from xcfg.schema.worker import PROTOCOL, ScoreRequest, WorkerSpec
 
 POLICIES = {
     "selected_logprob": "megatron.vocab_parallel_logprob",
+    "linear_selected_logprob": "megatron.head_then_logprob",
     "norm": "megatron.norm",
     "activation": "megatron.activation",
     "attention": "megatron.core_attention",
@@ -33,12 +34,17 @@ POLICIES = {
 }
 
 
-def binding(operation: str, requested: str) -> OperatorBinding:
+def binding(operation: str, requested: str, options: dict[str, Any] | None = None) -> OperatorBinding:
     """Resolve as a session does, without one: a policy or an exact id."""
     name = POLICIES[operation] if requested == "native" else requested
     found = {item.record.backend_id: item.record for item in PluginManager.load(environ={}).operator_backends()}
     return OperatorBinding(
-        operation=operation, side="training", requested=requested, backend_id=name, factory=found[name].factory
+        operation=operation,
+        side="training",
+        requested=requested,
+        backend_id=name,
+        factory=found[name].factory,
+        options=options or {},
     )
 
 
@@ -56,7 +62,9 @@ def one(job: dict[str, Any], rank: int, world: int, folder: Path) -> tuple[dict[
         side="training",
         knobs=knobs,
         options={"threads": 1, **job.get("options", {})},
-        operators={name: binding(name, asked) for name, asked in operators.items()},
+        operators={
+            name: binding(name, asked, job.get("operator_options", {}).get(name)) for name, asked in operators.items()
+        },
         checkpoint=job["checkpoint"],
         checkpoint_uri="builtin:test",
         rollout=job["rollout"],
@@ -146,7 +154,30 @@ def attention_replaced(_: WorkerSpec) -> None:
     build.load = load
 
 
+def head_unplugged(_: WorkerSpec) -> None:
+    """Give the output layer its own forward back behind the builder's back, for every later job of the process."""
+    from xcfg_megatron import build
+
+    plain = build.place
+
+    def place(engine: Any) -> None:
+        plain(engine)
+        del engine.model.output_layer.__dict__["forward"]
+
+    build.place = place
+
+
+def logits_scaled(_: WorkerSpec) -> None:
+    """Multiply what leaves the model, as a scale behind the output layer does, for every later job of the process."""
+    from megatron.core.models.gpt.gpt_model import GPTModel
+
+    plain = GPTModel._postprocess
+    GPTModel._postprocess = lambda *arguments, **named: plain(*arguments, **named) * 2.0
+
+
 SABOTAGE = {
+    "head-unplugged": head_unplugged,
+    "logits-scaled": logits_scaled,
     "spec-ignored": spec_ignored,
     "slot-unplugged": slot_unplugged,
     "attention-replaced": attention_replaced,

@@ -11,9 +11,11 @@ import pytest
 import torch
 from xcfg.plugin.operators import BoundOperator
 from xcfg.plugin.readback import application
+from xcfg.plugin.stated import Statements
 from xcfg.schema.names import Applied
 from xcfg.schema.operators import OperatorBinding
 from xcfg_megatron import build, patches, read_flags, read_layout, read_operators, score
+from xcfg_megatron.forward import vocabulary_seen
 from xcfg_megatron.readers import Layout
 
 MATMUL = "training.disable_bf16_reduced_precision_matmul"
@@ -143,3 +145,35 @@ def test_an_injected_attention_is_not_the_models_own():
         engine = SimpleNamespace(model=SimpleNamespace(decoder=SimpleNamespace(layers=layers)), forwards=1)
         reading = read_operators.READERS[path](engine, Layout(), "model_default")
         assert status(path, "model_default", reading).value == ends, reading
+
+
+STATED = [
+    ([], {500: 9}, ("mask", 512)),
+    ([], {512: 9}, ("include", 512)),
+    ([], {500: 1, 512: 8}, ("sums over [500, 512] columns", 512)),
+    ([("mask", 500, 500)], {500: 9}, ("mask", 512)),
+    ([("mask", 500, 768)], {500: 9}, ("mask", 768)),
+    ([("include", 500, 768)], {500: 9}, ("include", 768)),
+    ([("mask", 512, 768)], {512: 9}, ("include", 512)),
+    ([("include", 512, 768)], {512: 9}, ("include", 768)),
+    ([("mask", 500, 768), ("include", 500, 768)], {500: 9}, ("sums over [500, 768] columns", 768)),
+    ([("mask", 490, 490)], {500: 9}, ("sums over [490] columns", 512)),
+]
+"""What the operator states (policy, real, padded); columns that it was handed: rows; policy and columns in total."""
+
+
+@pytest.mark.parametrize(("stated", "handed", "total"), STATED)
+def test_columns_that_an_operator_adds_are_part_of_the_total(stated, handed, total):
+    """If this fails, the sides are compared although one sums over columns that the other does not have."""
+    said = [dict(zip(("policy", "real", "padded"), item, strict=True)) for item in stated]
+    operator = SimpleNamespace(statements=Statements(vocabularies=said))
+    engine = SimpleNamespace(shape=SimpleNamespace(vocab=500, padded=512), columns=Counter(handed), operator=operator)
+    assert vocabulary_seen(engine) == {"policy": total[0], "real": 500, "padded": total[1]}
+
+
+@pytest.mark.parametrize("said", ["mask", {"policy": "include"}, {"policy": "mask", "real": None, "padded": 1}])
+def test_a_statement_that_nobody_understands_is_no_policy(said):
+    """If this fails, an operator that states its columns in words of its own passes for one that masks."""
+    operator = SimpleNamespace(statements=Statements(vocabularies=[said]))
+    engine = SimpleNamespace(shape=SimpleNamespace(vocab=500, padded=512), columns=Counter(), operator=operator)
+    assert vocabulary_seen(engine)["policy"] not in ("mask", "include")

@@ -103,13 +103,22 @@ def make_spec(
     options: dict[str, Any] | None = None,
     factory: str = "xcfg_torch.logprob:log_softmax_gather",
     backend: str = "torch.log_softmax_gather",
+    chosen: dict[str, Any] | None = None,
     head: OperatorBinding | None = None,
     world_size: int = 1,
     devices: tuple[str, ...] = (),
 ) -> WorkerSpec:
-    """Return the WorkerSpec of one side with a bound selected_logprob, and `head` as linear_selected_logprob."""
+    """Return the WorkerSpec of one side with a bound selected_logprob, and `head` as linear_selected_logprob.
+
+    chosen: options of the selected_logprob.
+    """
     binding = OperatorBinding(
-        operation="selected_logprob", side=side, requested="native", backend_id=backend, factory=factory
+        operation="selected_logprob",
+        side=side,
+        requested="native",
+        backend_id=backend,
+        factory=factory,
+        options=chosen or {},
     )
     return WorkerSpec(
         protocol=PROTOCOL,

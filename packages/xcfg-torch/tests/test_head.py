@@ -21,6 +21,7 @@ FACTORIES = {
     "xcfg.reference_linear_logp": "xcfg_ops_logp.linear.reference:build",
     "xcfg.torch_linear_logp": "xcfg_ops_logp.linear.chunked:build",
     OWN_HEAD: "xcfg_torch.head:own_head",
+    "xcfg.ablation_linear_logp": "xcfg_ops_logp.ablation.head:AblationLinear",
 }
 LSE64 = {"factory": "xcfg_ops_logp.reference:build", "backend": "xcfg.reference_logp"}
 ONE = {"batch.size": 1}
@@ -33,7 +34,7 @@ def bound(backend: str, **options) -> OperatorBinding:
     )
 
 
-REFERENCE, TORCH, NATIVE = (bound(name) for name in FACTORIES)
+REFERENCE, TORCH, NATIVE, ABLATION = (bound(name) for name in FACTORIES)
 
 
 def oracle(engine, rollout):
@@ -234,6 +235,40 @@ def test_a_head_that_does_more_is_refused(built, tmp_path, name, settings, told)
     with pytest.raises(UnsupportedRequestError, match=told):
         built("training", "float32", "eager", checkpoint=tmp_path / "model", head=TORCH)
     built("training", "float32", "eager", checkpoint=tmp_path / "model", head=NATIVE)
+
+
+def test_the_exact_sum_of_the_logits_beside_the_value(built, uneven):
+    """Failing means that head and sum are told apart by other logits than those that were formed."""
+    native = built("training", "bfloat16", head=NATIVE)
+    exact, own = oracle(native, uneven)
+    active = uneven.active
+    found = native.score(uneven, knobs=ONE, columns=("exact_logprob",))
+    assert np.abs(found.columns["exact_logprob"].numpy()[active] - own).max() < 1e-12
+    wide = built("training", "bfloat16", head=bound("xcfg.ablation_linear_logp", head_gemm_dtype="float64"))
+    scored = wide.score(uneven, knobs=ONE, columns=("exact_logprob", "selected_logit", "logsumexp"))
+    columns = {name: column.double().numpy()[active] for name, column in scored.columns.items()}
+    assert np.abs(columns["exact_logprob"] - exact).max() < 1e-12
+    two = columns["selected_logit"] - columns["logsumexp"]
+    assert np.abs(two - exact).max() < 1e-5, "two columns of float32"
+    with pytest.raises(UnsupportedRequestError, match=r"columns entropy are .* hands out none"):
+        built("training", head=ABLATION).score(uneven, columns=("exact_logprob", "entropy"))
+
+
+@pytest.mark.parametrize("side", ["training", "rollout"])
+def test_options_of_the_head_are_read_back_from_it(built, rollout_of, uneven, side):
+    """Failing means that an option counts as applied where the head did something else, or that the probe decides."""
+    options = {"materialization": "chunked", "chunk_size": 6, "head_gemm_kernel": "fixed_order"}
+    knobs = {f"logprob.{name}": value for name, value in options.items()}
+    engine = built(side, "float32", head=bound("xcfg.ablation_linear_logp", **options), knobs=knobs)
+    assert all(item.status is Applied.APPLIED for item in engine.report.applications if item.path in knobs)
+    found = engine.score(uneven, knobs={"batch.size": 5})
+    for path, value in knobs.items():
+        item = found.applications[path]
+        assert (item.status, item.actual) == (Applied.APPLIED, value)
+        assert item.evidence[0].kind is EvidenceKind.EXECUTION
+    few = engine.score(rollout_of([2], [3]), knobs=ONE)
+    assert few.applications["logprob.chunk_size"].status is Applied.FALLBACK, "fewer rows than a chunk"
+    assert few.applications["logprob.head_gemm_kernel"].status is Applied.APPLIED
 
 
 def test_requests_that_need_logits_are_refused(built, rollout_of, uneven):

@@ -9,15 +9,21 @@ import pytest
 import torch
 from xcfg.identity.attest import expected_attestations
 from xcfg.identity.rollout import make_rollout
+from xcfg.plugin.operators import instantiate
+from xcfg.plugin.stated import Statements
 from xcfg.schema.identity import CheckpointRef, SamplingRecord
 from xcfg.schema.names import Applied, Phase
+from xcfg.schema.operators import OperatorBinding
 from xcfg.schema.runtime import PlacementRequest
 from xcfg_vllm.consumed import Consumed
 from xcfg_vllm.facts import all_reduce_kernels, told_variables
+from xcfg_vllm.inject import registry
 from xcfg_vllm.inject.attention import PlainPages
+from xcfg_vllm.inject.logprob import _token_logprobs as token_logprobs
 from xcfg_vllm.knobs import Window, applications
 from xcfg_vllm.placement import placement
 from xcfg_vllm.requests import Answer, own_transforms
+from xcfg_vllm.score import Taken
 
 PROMPT, LENGTH = 4, 10
 
@@ -240,3 +246,74 @@ def test_a_secret_of_the_environment_is_not_kept_with_the_evidence():
     held = {"VLLM_API_KEY": "k", "VLLM_CACHE_ROOT": "/home/a", "VLLM_HOST_IP": "10.0.0.1", "HF_TOKEN": "t"}
     acting = {"OMP_NUM_THREADS": "2", "VLLM_BATCH_INVARIANT": "1"}
     assert told_variables({**held, **acting}) == acting
+
+
+def entered(block_size, moved=0):
+    """What a worker brings back of one group of requests whose operator did `block_size`."""
+    said = Statements({"block_size": [block_size]}, [{"policy": "mask", "real": 8, "padded": 8}], [()], moved)
+    item = {"backend": "mine", "options": {"block_size": 16}, "calls": 2, "stated": said.plain()}
+    empty = {"forwards": [], "linear_inputs": {}, "head_inputs": {}, "head_rows": {}, "temperatures": []}
+    return {**empty, "operators": {"selected_logprob": item}}
+
+
+@pytest.mark.parametrize(
+    ("did", "asked", "status"),
+    [([16, 16], 16, "applied"), ([0, 0], 16, "fallback"), ([16, 0], 16, "unobservable"), ([], 16, "applied")],
+)
+def test_an_option_of_the_operator_is_what_all_groups_of_requests_did(pair, did, asked, status):
+    """Failing means that one group of requests speaks for another, or the request for the worker."""
+    taken = Taken(Consumed(2 * LENGTH))
+    for value in did:
+        taken.add(pair, [], entered(value), decode=True)
+    facts = {"operators": {"selected_logprob": "mine"}, "operator_options": {"selected_logprob": {"block_size": 16}}}
+    counters = {"operator.selected_logprob": taken.calls["selected_logprob"]} if did else {}
+    window = Window(0, facts, counters, {}, {}, statements=taken.statements)
+    (found,) = applications(window, {"logprob.block_size": asked})
+    assert found.status is Applied(status), found
+    assert found.exercised.value == ("yes" if did else "unknown")
+
+
+def test_an_option_of_an_operator_that_is_not_in_the_worker_is_unobservable():
+    """Failing means that VLLM_PLUGINS, which silently drops xcfg's plugin, leaves an option applied."""
+    (found,) = applications(Window(0, {"operators": {}}, {}, {}, {}), {"logprob.block_size": 0})
+    assert found.status is Applied.UNOBSERVABLE and "put into this worker" in found.reason
+
+
+def test_a_sequence_whose_scored_ids_were_moved_is_attested_to_no_id(pair):
+    """Failing means that a shifted target passes as the frozen token, since the engine's answers name that one."""
+    seen = Consumed(2 * LENGTH)
+    seen.ids[:] = pair.token_ids
+    seen.positions[:] = pair.tensors["position_ids"]
+    seen.entered[:] = 1
+    taken = Taken(seen)
+    taken.add(pair, answers(pair)[:1], entered(16), decode=True)
+    taken.add(pair, answers(pair)[1:], entered(16, moved=3), decode=True)
+    found = seen.attestations(pair, answers(pair), consumed_last=False)
+    wanted = expected_attestations(pair, consumed_last=False)
+    assert found[0] == wanted[0]
+    assert found[1].selected_ids != wanted[1].selected_ids
+    assert found[1].token_ids == wanted[1].token_ids
+
+
+@pytest.mark.parametrize("shift", ["pre_shifted", "internal"])
+def test_the_v2_runner_s_function_is_heard_like_the_sampler(monkeypatch, shift):
+    """Failing means that what an operator states is lost under one of vLLM's runners."""
+    binding = OperatorBinding(
+        operation="selected_logprob",
+        side="rollout",
+        requested="xcfg.ablation_logp",
+        backend_id="xcfg.ablation_logp",
+        factory="xcfg_ops_logp.ablation.operator:Ablation",
+        options={"shift_convention": shift, "transform_chain": "temperature:0.5"},
+    )
+    operator = instantiate(binding)
+    monkeypatch.setattr(registry, "ACTIVE", {"selected_logprob": operator})
+    logits = torch.arange(12.0).reshape(3, 4)
+    found = token_logprobs(operator)(logits, torch.tensor([[0], [1], [2]], dtype=torch.int32))
+    ids = torch.tensor([[0], [1], [2]] if shift == "pre_shifted" else [[1], [2], [0]])
+    assert torch.allclose(found, torch.log_softmax(2 * logits, -1).gather(-1, ids), atol=1e-6)
+    heard = Statements.of(registry.counts()["selected_logprob"]["stated"])
+    assert (heard.moved, heard.transforms) == (0 if shift == "pre_shifted" else 3, ("temperature:0.5",))
+    registry.reset()
+    assert registry.counts()["selected_logprob"]["calls"] == 0
+    assert Statements.of(registry.counts()["selected_logprob"]["stated"]).options == {}

@@ -182,6 +182,21 @@ def test_a_case_that_changed_under_its_label_closes_it(change, kind, ran):
     assert kind in kinds(judge(evolve(ran, rows=rows), make_baseline(ran)))
 
 
+def test_a_case_that_changed_names_the_settings(ran):
+    """Failing means that a closed gate sends a person to compare two files by eye."""
+    now = evolve(
+        ran, experiment={**ran.experiment, "baseline": {"rollout": {"dtype": "float32"}, "batch": {"size": 2}}}
+    )
+    before = evolve(ran, experiment={**ran.experiment, "baseline": {"rollout": {"dtype": "bfloat16"}}})
+    rows = now.rows[0], evolve(now.rows[1], case_id="case-other")
+    report = judge(evolve(now, rows=rows), make_baseline(before))
+    (found,) = [item for case in report.cases for item in case.findings]
+    assert "batch.size 2 instead of unset, rollout.dtype 'float32' instead of 'bfloat16'" in found.text
+    without = judge(evolve(now, rows=rows), evolve(make_baseline(before), settings={}))
+    (bare,) = [item for case in without.cases for item in case.findings]
+    assert bare.kind == "case_changed" and "rollout.dtype" not in bare.text
+
+
 def test_another_number_of_tokens_closes_it(ran):
     rows = ran.rows[0], edged(ran.rows[1], active_tokens=81)
     report = judge(evolve(ran, rows=rows), make_baseline(ran))

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace as evolve
 from xcfg.cli._run_table import nats, show_run
+from xcfg.schema.gradient import GradientSummary
 from xcfg.schema.summary import RUN_SUMMARY, CaseSummary, ContractSummary, EdgeSummary, RunSummary, Seconds
 
 NOTHING = Seconds(build=0.0, score=0.0, compare=0.0)
@@ -89,3 +90,17 @@ def test_a_number_never_fills_the_line():
     assert nats(-0.5) == "-0.500000"
     assert nats(0.25, "+") == "+0.250000"
     assert len(nats(-1e308)) < 12
+
+
+def test_a_gradient_is_a_line_of_its_own_and_told_once(capsys):
+    """If this fails, a drift that no log probability shows is measured and not told, or told for every case."""
+    far = GradientSummary(rows=32, broken_rows=0, max_abs=1.25e-3, rel_l2=2e-3, ran={"backward_impl": "fused"})
+    cases = [evolve(case(label, "PASS"), gradients={"training": far}) for label in ("a", "b", "c")]
+    broken = evolve(case("d", "PASS"), gradients={"training": evolve(far, broken_rows=3)})
+    out = shown(capsys, *cases, broken, case("e", "PASS"))
+    said = [line for line in out.splitlines() if "gradient of training" in line]
+    figures = "gradient of training: max 0.00125, rel. L2 0.002 from float64's over 32 rows"
+    assert said == [
+        f"  a and 2 more: {figures} (backward_impl=fused)",
+        f"  d: {figures}, 3 of them not finite (backward_impl=fused)",
+    ]

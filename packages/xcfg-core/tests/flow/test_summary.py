@@ -8,7 +8,7 @@ import pytest
 from xcfg.flow.documents import FAILURE, Failure
 from xcfg.flow.options import RunOptions
 from xcfg.flow.prepare import PreparedCase
-from xcfg.flow.summary import case_summary, run_summary
+from xcfg.flow.summary import case_summary, gradients, run_summary
 from xcfg.schema.codec import decode_json, evolve, plain
 from xcfg.schema.names import Applied
 from xcfg.schema.plan import ExperimentCase
@@ -35,6 +35,22 @@ def test_the_figures_are_those_that_were_sealed(summary, judged, planned):
     for name, edge in plain(found.edges["training_vs_rollout"]).items():
         assert edge == getattr(comparison.edges["training_vs_rollout"], name)
     assert plain(found.seconds) == {"build": 1.0, "score": 2.0, "compare": 3.0}
+
+
+def test_the_gradient_is_that_of_all_ranks(case, summary):
+    """If this fails, one rank speaks for all, or a runtime's own word ends a run."""
+    ranks = [
+        {"backward": {"rows": 16, "broken_rows": 1, "max_abs": 0.5, "rel_l2": 0.01, "ran": {"backward_impl": "own"}}},
+        {"backward": {"rows": 8, "broken_rows": 0, "max_abs": 0.25, "rel_l2": 0.02, "ran": {"backward_impl": "own"}}},
+        {"scorer": "a rank without a sequence"},
+    ]
+    told = {"training": {"mechanism": ranks}, "rollout_decode": {"mechanism": [{"backward": "none"}]}, "recorded": {}}
+    found = gradients(evolve(case.actual, provenance=told))
+    assert plain(found) == {
+        "training": {"rows": 24, "broken_rows": 1, "max_abs": 0.5, "rel_l2": 0.02, "ran": {"backward_impl": "own"}}
+    }
+    case.actual = evolve(case.actual, provenance=told)
+    assert summary().gradients == found, "it is read back from what was sealed"
 
 
 def test_missing_seconds_are_zero(summary):

@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import pytest
 from xcfg.errors import ConfigError, NothingSelectedError, UnknownNameError, UsageError
-from xcfg.planning import plan_experiment, select_cases
+from xcfg.planning import plan_experiment, select_cases, slice_issues
 from xcfg.planning.select import Term, parse_filter
+from xcfg.schema.codec import evolve
 
 
 @pytest.fixture(scope="module")
@@ -106,6 +107,19 @@ def test_slices_use_aliases_and_combine_with_filters(labels):
         "batch.size=1",
         "repeat 1",
     ]
+
+
+def test_slices_that_could_not_be_run_are_issues_of_the_plan(plan, experiment, knobs):
+    """Failing means that a misspelt slice is found by the night run that asks for it."""
+    slices = {**experiment.slices, "typo": {"rollout.dtyp": ("float32",)}, "domain": {"batch.size": ("many",)}}
+    found = slice_issues(plan, evolve(experiment, slices=slices), knobs)
+    assert [(item.code, item.path) for item in found] == [
+        ("EMPTY_SLICE", "$.slices.none"),
+        ("UNUSABLE_SLICE", "$.slices.typo"),
+        ("UNUSABLE_SLICE", "$.slices.domain"),
+    ]
+    assert "Did you mean 'rollout.dtype'?" in found[1].message
+    assert not any(item.fatal for item in found), "the other slices can be run"
 
 
 def test_axes_keep_the_baseline_and_its_controls(labels):

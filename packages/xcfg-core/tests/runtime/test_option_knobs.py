@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-from xcfg.runtime.option_knobs import asked_options, not_injected, option_conflicts, option_name, with_options
+from xcfg.runtime.option_knobs import (
+    asked_options,
+    not_injected,
+    option_conflicts,
+    option_name,
+    with_options,
+    without_choice,
+)
 from xcfg.schema.knobs import Choice, IntRange, KnobDefinition
 from xcfg.schema.names import Lifecycle, SourceClass, Target
 from xcfg.schema.operators import OperatorBackendDescriptor, OperatorChoice, OptionDefinition
@@ -71,3 +78,13 @@ def test_a_runtime_that_does_not_inject_the_operator_is_not_asked():
     found = not_injected(values, KNOBS, runtime)
     assert set(found) == {"thing.tile"}
     assert "'mine' does not inject" in found["thing.tile"]
+
+
+def test_an_option_of_an_operator_that_nothing_was_chosen_for_is_refused():
+    """If this fails, a case that sets it is the baseline again, and passes without a word."""
+    runtime = SimpleNamespace(name="mine", operators=("thing", "other"))
+    values = {"thing.tile": 2, "thing.order": "up", "other.tile": 3, "batch.size": 1}
+    found = without_choice(values, KNOBS, runtime, {"other": {}})
+    assert set(found) == {"thing.tile"}
+    assert "operators.thing" in found["thing.tile"]
+    assert without_choice(values, KNOBS, SimpleNamespace(name="mine", operators=()), ()) == {}

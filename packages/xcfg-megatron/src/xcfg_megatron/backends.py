@@ -5,6 +5,7 @@ from __future__ import annotations
 from xcfg.schema.operators import OperatorBackendDescriptor
 
 NATIVE = "megatron.vocab_parallel_logprob"
+OWN_HEAD = "megatron.head_then_logprob"
 TE_CROSS_ENTROPY = "megatron.cross_entropy_te"
 OWN = {
     "norm": "megatron.norm",
@@ -71,6 +72,14 @@ BACKENDS = (
         "xcfg_megatron.cross_entropy:TransformerEngine",
         "mcore_te_fused",
         ("cuda",),
+    ),
+    OperatorBackendDescriptor(
+        operation="linear_selected_logprob",
+        backend_id=OWN_HEAD,
+        summary="the model's own output layer, whose logits `selected_logprob` is handed; nothing is injected",
+        factory="xcfg_megatron.own:EnginesOwn",
+        targets=("training",),
+        runtimes=("megatron",),
     ),
     *(
         OperatorBackendDescriptor(

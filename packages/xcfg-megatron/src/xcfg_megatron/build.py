@@ -17,6 +17,7 @@ from xcfg.schema.worker import WorkerSpec
 from xcfg_megatron.convert import Shape, pieces
 from xcfg_megatron.engine import Engine
 from xcfg_megatron.errors import UnsupportedBuildError
+from xcfg_megatron.head import place, refuse_early
 from xcfg_megatron.load import hf_config, load
 from xcfg_megatron.options import parse_options
 from xcfg_megatron.parallel import join
@@ -47,6 +48,7 @@ def build_engine(spec: WorkerSpec, context: RankContext) -> Engine:
         patches += patch_rotary_slice(context.device)
     operators = {operation: instantiate(binding) for operation, binding in spec.operators.items()}
     _refuse_early(spec.knobs, dtype)
+    refuse_early(operators, tensor)
     try:
         model, mcore = _model(config, shape, DTYPES[dtype], context, spec.knobs, operators)
     except UnsupportedBuildError:
@@ -68,6 +70,7 @@ def build_engine(spec: WorkerSpec, context: RankContext) -> Engine:
     from xcfg_megatron.watch import watch
 
     watch(engine)
+    place(engine)
     return engine
 
 

@@ -6,7 +6,7 @@ from xcfg.schema._base import Value
 from xcfg.schema.runtime import Capability, Incompatible, RuntimeDescriptor
 
 from xcfg_megatron import switches
-from xcfg_megatron.backends import NATIVE, OWN
+from xcfg_megatron.backends import NATIVE, OWN, OWN_HEAD
 
 NO_PACKING = "packed sequences need Transformer Engine or a core attention of one's own"
 
@@ -49,9 +49,10 @@ MEGATRON = RuntimeDescriptor(
     ),
     policies={
         "selected_logprob": {"production": NATIVE},
+        "linear_selected_logprob": {"production": OWN_HEAD, "reference": "xcfg.reference_linear_logp"},
         **{operation: {"production": backend} for operation, backend in OWN.items()},
     },
-    operators=("selected_logprob", *OWN),
+    operators=("selected_logprob", "linear_selected_logprob", *OWN),
     devices=("cpu", "cuda"),
     requires=("torch>=2.6", "megatron-core>=0.16,<0.20"),
     install_hint="pip install 'xcfg-megatron[cpu]'; "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from xcfg.plugin.operators import BoundOperator
@@ -12,6 +12,9 @@ from xcfg.plugin.operators import BoundOperator
 from xcfg_megatron.convert import Piece, Shape
 from xcfg_megatron.options import MegatronOptions
 from xcfg_megatron.parallel import Ranks
+
+if TYPE_CHECKING:
+    from xcfg_megatron.head import InjectedHead
 
 
 @dataclass
@@ -22,6 +25,7 @@ class Engine:
     handed them. rotary: (positions, offset) that the rotary embedding was asked for. linear_inputs: dtype of the inputs
     of linear layers. softmax_inputs: dtype in which scores entered Megatron's softmax. columns: how many columns of
     the vocabulary a row's log probability was summed over. calls: of slots (`slot.norm`) and of watched functions.
+    head: the operator in the place of the output layer, None where the model's own forms logits.
     """
 
     model: Any
@@ -43,11 +47,17 @@ class Engine:
     rotary: list[tuple[int, int]] = field(default_factory=list)
     forwards: int = 0
     last_fold: str = ""
+    head: InjectedHead | None = None
 
     @property
     def operator(self) -> BoundOperator:
         """The selected log probability."""
         return self.operators["selected_logprob"]
+
+    @property
+    def scorer(self) -> BoundOperator:
+        """What log probabilities come from: the operator in the place of the head, or the selected log probability."""
+        return self.operator if self.head is None else self.head.operator
 
     def clear(self) -> None:
         """Forget what the hooks saw."""
@@ -57,4 +67,6 @@ class Engine:
         self.rotary.clear()
         self.forwards = 0
         for operator in self.operators.values():
-            operator.calls = 0
+            operator.clear()
+        if self.head is not None:
+            self.head.clear()

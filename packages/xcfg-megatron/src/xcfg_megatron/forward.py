@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.distributed as dist
 from xcfg.plugin.protocols import ShardedLogprob
@@ -23,7 +25,7 @@ def forward(engine: Engine, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tens
     """Run ids int64 [rows, columns], padded on the right, from position 0 on.
 
     Return (columns of this rank int64 [local], logits [rows, local, padded vocabulary / tensor ranks]). Columns are
-    added up to width_of.
+    added up to width_of. Where an operator stands in the place of the head: final hidden states [rows, local, K].
     """
     width = width_of(engine, ids.shape[1])
     ids = torch.nn.functional.pad(ids, (0, width - ids.shape[1]))
@@ -33,16 +35,23 @@ def forward(engine: Engine, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tens
     if engine.ranks.context == 1:
         mask = torch.ones(1, 1, width, width, dtype=torch.bool, device=engine.device).triu(1)
     logits = engine.model(ids[:, columns].to(engine.device), positions.to(engine.device), mask)
+    if engine.head is not None:
+        engine.head.check(logits)
     return columns, logits
 
 
 def logprobs(engine: Engine, rows: torch.Tensor, selected: torch.Tensor, policy: str) -> torch.Tensor:
     """Call the operator on rows of logits [N, V / ranks]; note over how many columns it summed.
 
+    An operator in the place of the head is called on hidden states [N, K] instead.
+
     policy: `mask` hides the columns that pad the vocabulary, `include` does not. An operator that knows no shards is
     given the columns of all ranks.
     """
     entries = engine.shape.vocab if policy == "mask" else engine.shape.padded
+    if engine.head is not None:
+        engine.columns[entries] += len(rows)
+        return engine.head.logprobs(rows, selected, entries)
     function = engine.operator.function
     if isinstance(function, ShardedLogprob):
         function.vocab = entries
@@ -53,12 +62,33 @@ def logprobs(engine: Engine, rows: torch.Tensor, selected: torch.Tensor, policy:
     return found
 
 
-def policy_seen(engine: Engine) -> str:
-    """Return what the sums since the last clear were: `mask`, `include`, or the columns that were seen."""
-    seen = set(engine.columns)
-    if seen <= {engine.shape.vocab}:
+def vocabulary_seen(engine: Engine) -> dict[str, Any]:
+    """Return what the sums since the last clear ran over in total: {"policy": mask | include, "real", "padded"}.
+
+    An operator may add columns to those that it is handed; what it states of them holds then. Sums that are neither
+    over the real columns nor over one larger number of them have a policy that says so.
+    """
+    real, padded = engine.shape.vocab, engine.shape.padded
+    stated = engine.operator.statements.vocabularies
+    if not stated:
+        return {"policy": _policy(set(engine.columns), real, padded), "real": real, "padded": padded}
+    try:
+        totals = {int(item["padded" if item["policy"] == "include" else "real"]) for item in stated}
+        widest = max(padded, *(int(item["padded"]) for item in stated))
+    except (KeyError, TypeError, ValueError):
+        return {"policy": f"the operator states {stated!r}", "real": real, "padded": padded}
+    total = max(totals)
+    return {
+        "policy": _policy(totals, real, total),
+        "real": real,
+        "padded": total if total > real else widest,
+    }
+
+
+def _policy(summed: set[int], real: int, padded: int) -> str:
+    if summed <= {real}:
         return "mask"
-    return "include" if seen == {engine.shape.padded} else f"sums over {sorted(seen)} columns"
+    return "include" if summed == {padded} and padded > real else f"sums over {sorted(summed)} columns"
 
 
 def _whole(engine: Engine, rows: torch.Tensor) -> torch.Tensor:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from xcfg.plugin.readback import Reading, application, is_operator, operator_path, state, unknown
+from xcfg.plugin.readback import HEAD, Reading, application, is_operator, operator_path, state, unknown
+from xcfg.plugin.stated import OPTIONS
 from xcfg.schema._base import Value
 from xcfg.schema.names import EvidenceKind, Exercised, Lifecycle
 from xcfg.schema.runtime import Evidence, KnobApplication
 
 from xcfg_megatron import read_flags, read_layout, read_operators, switches
 from xcfg_megatron.engine import Engine
+from xcfg_megatron.head import read_head
 from xcfg_megatron.readers import Layout, Reader, ran
 
 REQUEST_KNOBS = ("batch.size", "batch.padding_side", "batch.packing", switches.TEMPERATURE, switches.VOCABULARY)
@@ -31,6 +33,8 @@ def _application(engine: Engine, layout: Layout, path: str, value: Value) -> Kno
     reader = READERS.get(path)
     if reader is None and is_operator(path):
         reader = read_operators.slot_reader(path)
+    if reader is None and path.startswith(OPTIONS):
+        reader = read_operators.option_reader(path)
     if reader is None:
         return unknown(path, value, runtime="megatron", side="training", rank=engine.ranks.rank)
     return application(path, value, reader(engine, layout, value), side="training", rank=engine.ranks.rank)
@@ -69,4 +73,5 @@ READERS: dict[str, Reader] = {
     **read_layout.READERS,
     **read_flags.READERS,
     **read_operators.READERS,
+    operator_path(HEAD): read_head,
 }

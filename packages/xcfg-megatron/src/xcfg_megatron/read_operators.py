@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from xcfg.plugin.operators import BoundOperator, backend_meant
 from xcfg.plugin.readback import OPERATOR_KNOB, OPERATORS, Reading, execution, state
+from xcfg.plugin.stated import option_reading
 from xcfg.schema._base import Value
 from xcfg.schema.names import Exercised
 
@@ -30,6 +31,17 @@ def _logp(engine: Engine, layout: Layout, requested: Value) -> Reading:
     exercised = Exercised.YES if operator.calls else Exercised.UNKNOWN
     reason = "" if operator.calls else "the operator was not called"
     return Reading(backend_meant(binding, requested), actual, evidence, exercised=exercised, reason=reason)
+
+
+def option_reader(path: str) -> Reader:
+    """Return the reader of an option of the selected log probability."""
+
+    def read(engine: Engine, layout: Layout, requested: Value) -> Reading:
+        operator = engine.scorer
+        binding = operator.binding
+        return option_reading(path, binding.backend_id, binding.options, operator.statements, operator.calls)
+
+    return read
 
 
 def _kind(module: Any) -> str:

@@ -16,6 +16,7 @@ from xcfg.binding.determinism import NVTE
 from xcfg.errors import WorkerError
 from xcfg.identity.attest import attest_sequence
 from xcfg.identity.rollout import Rollout
+from xcfg.plugin.stated import scored_ids
 from xcfg.schema._base import Value
 from xcfg.schema.identity import SequenceAttestation
 from xcfg.schema.names import Arm, Phase
@@ -23,7 +24,8 @@ from xcfg.schema.worker import RankRecord, ScoreReport, ScoreRequest
 
 from xcfg_megatron.engine import Engine
 from xcfg_megatron.errors import UnsupportedRequestError
-from xcfg_megatron.forward import forward, logprobs, policy_seen, width_of
+from xcfg_megatron.forward import forward, logprobs, vocabulary_seen, width_of
+from xcfg_megatron.head import refuse_request
 from xcfg_megatron.knobs import applications, compute_dtype
 from xcfg_megatron.patches import ROTARY_ROWS
 from xcfg_megatron.readers import Layout
@@ -87,8 +89,9 @@ def run_score(
     started = time.perf_counter()
     temperature = float(str(knobs.get(TEMPERATURE, 1.0)))
     chain = (f"temperature:{temperature!r}",) if temperature != 1.0 else ()
-    _check(request, rollout, chain)
+    refuse_request(engine, chain)
     engine.clear()
+    _check(request, rollout, (*chain, *engine.scorer.statements.transforms))
     total = len(rollout.token_ids)
     sheet = Sheet.empty(total, temperature, str(knobs.get(VOCABULARY, engine.options.vocab_padding_policy)))
     rng = torch.get_rng_state()
@@ -108,7 +111,7 @@ def run_score(
         compute_dtype=compute_dtype(engine),
         applications=applications(engine, sheet.layout(rollout), knobs),
         attestations=_attestations(rollout, sheet),
-        transforms=chain,
+        transforms=(*chain, *engine.scorer.statements.transforms),
         fold_before=before,
         fold_after=engine.last_fold,
         state_unchanged=before == engine.last_fold and quiet,
@@ -122,7 +125,8 @@ def run_score(
             "scorer": "teacher forcing",
             "batch_size": size,
             "shuffle_seed": request.shuffle_seed,
-            "vocabulary": {"policy": policy_seen(engine), "real": engine.shape.vocab, "padded": engine.shape.padded},
+            **engine.scorer.statements.mechanism(),
+            "vocabulary": vocabulary_seen(engine),
             **_head(engine),
             "patches": engine.patches,
             "determinism": _determinism(engine),
@@ -243,7 +247,7 @@ def _score(
             rows = rows.float() / sheet.temperature
             sheet.divided += len(inside)
         sheet.values[flat] = logprobs(engine, rows, wanted, sheet.policy).float().cpu().numpy()
-        sheet.selected[flat] = wanted.cpu().numpy()
+        sheet.selected[flat] = scored_ids(engine.scorer.function, wanted).cpu().numpy()
         sheet.scored += len(inside)
 
 

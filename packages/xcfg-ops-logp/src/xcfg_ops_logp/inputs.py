@@ -41,10 +41,7 @@ def check_form(logits: torch.Tensor, selected: torch.Tensor) -> None:
     """Raise UsageError unless `logits` are floating [N, V] and `selected` are int64 [N] beside them."""
     import torch
 
-    if logits.ndim != 2 or logits.shape[1] < 1 or not logits.is_floating_point():
-        raise UsageError(
-            f"logits are {logits.dtype} {tuple(logits.shape)}", hint="They must be floating [N, V] with V >= 1."
-        )
+    check_logits(logits)
     if selected.dtype != torch.int64 or selected.shape != logits.shape[:1]:
         raise UsageError(
             f"selected ids are {selected.dtype} {tuple(selected.shape)}, logits are {tuple(logits.shape)}",
@@ -52,6 +49,14 @@ def check_form(logits: torch.Tensor, selected: torch.Tensor) -> None:
         )
     if selected.device != logits.device:
         raise UsageError(f"selected ids are on {selected.device}, logits on {logits.device}")
+
+
+def check_logits(logits: torch.Tensor) -> None:
+    """Raise UsageError unless `logits` are floating [N, V] with V >= 1."""
+    if logits.ndim != 2 or logits.shape[1] < 1 or not logits.is_floating_point():
+        raise UsageError(
+            f"logits are {logits.dtype} {tuple(logits.shape)}", hint="They must be floating [N, V] with V >= 1."
+        )
 
 
 def positive(name: str, value: object) -> int:

@@ -7,6 +7,8 @@ from xcfg.schema.knobs import IntRange, KnobDefinition
 from xcfg.schema.operators import OperatorBackendDescriptor, OptionDefinition
 
 from xcfg_ops_logp.ablation.descriptor import ABLATION
+from xcfg_ops_logp.ablation.head_descriptor import ABLATION_LINEAR
+from xcfg_ops_logp.ablation.head_descriptor import KNOBS as HEAD_KNOBS
 from xcfg_ops_logp.ablation.knobs import KNOBS
 from xcfg_ops_logp.kernel_backends import KERNEL_BACKENDS
 from xcfg_ops_logp.matrix.rows import CAPTURE, MATRIX
@@ -34,14 +36,14 @@ REFERENCE = OperatorBackendDescriptor(
 
 @hookimpl
 def xcfg_knobs() -> tuple[KnobDefinition, ...]:
-    """Return the axes of the selected log probability."""
-    return KNOBS
+    """Return the axes of the selected log probability and of the head before it."""
+    return (*KNOBS, *HEAD_KNOBS)
 
 
 @hookimpl
 def xcfg_operator_backends() -> tuple[OperatorBackendDescriptor, ...]:
     """Return the backends of this package."""
-    return (REFERENCE, *BACKENDS, *KERNEL_BACKENDS, ABLATION, CAPTURE)
+    return (REFERENCE, *BACKENDS, *KERNEL_BACKENDS, ABLATION, ABLATION_LINEAR, CAPTURE)
 
 
 @hookimpl

@@ -1,4 +1,8 @@
-"""Real gloo processes: eight ranks that each run a function of this module in groups of 1, 2, 4 and 8."""
+"""Real processes: eight ranks that each run a function of this module in groups of 1, 2, 4 and 8.
+
+Over gloo on the CPU, or over NCCL on a card. One card serves all ranks then: each is given a host name of its own,
+without which NCCL refuses two ranks on one device, so that they talk over sockets.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +22,7 @@ from xcfg_ops_logp.sharded.tree import Tree
 WORLD = 8
 SIZES = (1, 2, 4, 8)
 ROWS = 5
+DEVICE = {"gloo": "cpu", "nccl": "cuda:0"}
 ALONE = tuple(range(3, 192, 19))
 """Rows that are also scored alone, at all places of a buffer."""
 LAYOUTS: dict[str, tuple[int, dict[int, list[int]]]] = {
@@ -44,7 +49,9 @@ def case(vocabulary: int, padded: int, dtype: torch.dtype, rows: int = ROWS) -> 
     logits[4] = torch.where(logits[4] > 0, 0.0, -0.0)
     selected = torch.randint(0, vocabulary, (rows,), generator=generator)
     selected[0], selected[2] = vocabulary - 1, 0
-    return torch.nn.functional.pad(logits, (0, padded - vocabulary), value=7.0).to(dtype), selected
+    padded_logits = torch.nn.functional.pad(logits, (0, padded - vocabulary), value=7.0).to(dtype)
+    device = DEVICE[dist.get_backend()] if dist.is_initialized() else "cpu"
+    return padded_logits.to(device), selected.to(device)
 
 
 def scored(operator: Any, group: Any, widths: list[int], rank: int, vocabulary: int, dtype: torch.dtype) -> Any:
@@ -55,11 +62,11 @@ def scored(operator: Any, group: Any, widths: list[int], rank: int, vocabulary: 
     operator.vocab = vocabulary
     local = logits[:, start : start + widths[rank]].clone().requires_grad_()
     values = operator.values(local, selected)
-    weights = torch.arange(1, ROWS + 1)
+    weights = torch.arange(1, ROWS + 1, device=local.device)
     loss = (weights * (values.logprob - 2 * values.logsumexp + 3 * values.entropy)).sum()
     loss.backward()
-    detached = tuple(item.detach() for item in values)
-    return {"values": detached, "gradient": local.grad, "summed": operator.summed}
+    detached = tuple(item.detach().cpu() for item in values)
+    return {"values": detached, "gradient": local.grad.cpu(), "summed": operator.summed}
 
 
 class Shardwise(Tree):
@@ -108,11 +115,12 @@ def many_rows(kind: str, options: dict[str, Any], layout: str, rows: int, groups
         operator.place(group, start)
         operator.vocab = vocabulary
         local = logits[:, start : start + sizes[size][rank]]
-        found[size] = operator(local, selected)
+        found[size] = operator(local, selected).cpu()
         if kind in globals():  # a plant, looked at once
             continue
-        found["again", size] = operator(local, selected)
-        found["alone", size] = torch.cat([operator(local[row : row + 1], selected[row : row + 1]) for row in ALONE])
+        found["again", size] = operator(local, selected).cpu()
+        alone = [operator(local[row : row + 1], selected[row : row + 1]) for row in ALONE]
+        found["alone", size] = torch.cat(alone).cpu()
     return found
 
 
@@ -158,9 +166,15 @@ def captured(widths: list[int], starts: list[int], groups: Any) -> Any:
         return {**torch.load(file), "summed": capture.summed}
 
 
-def _main(rank: int, folder: str, jobs: list[tuple[str, tuple[Any, ...]]], world: int) -> None:
+def _main(
+    rank: int, folder: str, jobs: list[tuple[str, tuple[Any, ...]]], world: int, backend: str, algorithm: str
+) -> None:
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=world)
+    if backend == "nccl":
+        os.environ |= {"NCCL_ALGO": algorithm} if algorithm else {}
+        os.environ |= {"NCCL_HOSTID": f"rank-{rank}", "NCCL_NET": "Socket", "NCCL_SOCKET_IFNAME": "lo"}
+        torch.cuda.set_device(DEVICE[backend])
+    dist.init_process_group(backend, init_method=f"file://{folder}/rendezvous", rank=rank, world_size=world)
     groups: dict[int, tuple[Any, int]] = {}
     for size in SIZES:
         if size > world:
@@ -174,12 +188,24 @@ def _main(rank: int, folder: str, jobs: list[tuple[str, tuple[Any, ...]]], world
     dist.destroy_process_group()
 
 
-def run(folder: Path, jobs: list[tuple[str, tuple[Any, ...]]], world: int = WORLD) -> list[list[Any]]:
-    """Run the named functions in `world` processes; return what each rank answered, job by job."""
+def run(
+    folder: Path,
+    jobs: list[tuple[str, tuple[Any, ...]]],
+    world: int = WORLD,
+    backend: str = "gloo",
+    algorithm: str = "",
+) -> list[list[Any]]:
+    """Run the named functions in `world` processes; return what each rank answered, job by job.
+
+    algorithm: NCCL_ALGO, where not NCCL's choice.
+    """
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["logp_ranks"])
-    ranks = [context.Process(target=_main, args=(rank, str(folder), jobs, world)) for rank in range(world)]
+    ranks = [
+        context.Process(target=_main, args=(rank, str(folder), jobs, world, backend, algorithm))
+        for rank in range(world)
+    ]
     for process in ranks:
         process.start()
     try:
@@ -214,7 +240,7 @@ def same(first: torch.Tensor, second: torch.Tensor) -> bool:
 def differing(found: list[Any], layout: str) -> list[int]:
     """Sizes whose values or gradient have other bits than one rank's."""
     base = whole(found, layout, 1)
-    return [size for size in SIZES[1:] if not all(_pairs(base, whole(found, layout, size)))]
+    return [size for size in SIZES[1:] if size <= len(found) and not all(_pairs(base, whole(found, layout, size)))]
 
 
 def _pairs(first: Any, second: Any) -> Iterator[bool]:

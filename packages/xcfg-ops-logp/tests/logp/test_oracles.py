@@ -14,6 +14,7 @@ import hard_rows
 import numpy as np
 import pytest
 import test_ablation
+import test_ablation_head
 import test_kernels_gpu
 import test_kit
 import test_linear
@@ -44,7 +45,11 @@ def test_no_backend_is_left_out():
     assert {item.backend_id for item, _ in test_kernels_gpu.ORACLES} == on_a_card
     interpreted = {item.backend_id for item in test_kernels_gpu.INTERPRETED}
     assert interpreted == on_a_card - {item.backend_id for item in CPU} - {LIGER.backend_id}
-    kit = {item.backend_id for module in (test_kit, test_linear, test_ablation) for item in _held(module)}
+    kit = {
+        item.backend_id
+        for module in (test_kit, test_linear, test_ablation, test_ablation_head)
+        for item in _held(module)
+    }
     assert kit == {item.backend_id for item in CPU}
     assert {item.backend_id for item in _held(test_kernels_gpu)} == registered.keys() - kit
 

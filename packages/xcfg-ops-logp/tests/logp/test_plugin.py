@@ -29,6 +29,7 @@ def test_hooks_are_known():
         "xcfg.triton_logp",
     }
     assert {item.backend_id for item in found if item.operation == "linear_selected_logprob"} == {
+        "xcfg.ablation_linear_logp",
         "xcfg.reference_linear_logp",
         "xcfg.torch_linear_logp",
         "xcfg.triton_blocks_linear_logp",

@@ -109,3 +109,4 @@ def probe(engine: Engine) -> None:
     if engine.injected_head is not None:
         with torch.no_grad():
             call_operator(engine.scorer, output.logits[0], engine.injected_head.weight, engine.tensor(ids[0]))
+        engine.scorer.forget()  # an option of many rows cannot show itself in so few

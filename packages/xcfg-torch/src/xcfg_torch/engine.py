@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from xcfg.plugin.operators import BoundOperator
 
+from xcfg_torch.backward import BackwardProbe
 from xcfg_torch.batching import Batch
 from xcfg_torch.fsdp import Sharding
 from xcfg_torch.head import Head
@@ -26,6 +27,7 @@ class Engine:
     operator: of selected_logprob. head: what is bound as linear_selected_logprob, if anything is.
     last_fold: of the weights when they were last looked at, at the end of the build or of the previous score. A score
     starts from it: what changes in between shows at that score's end, so each boundary is folded once.
+    backward: of the last score, where a knob of the backward was planned for it.
     """
 
     parts: Anatomy
@@ -41,6 +43,7 @@ class Engine:
     pad_id: int
     last_fold: str = ""
     head: Head | None = None
+    backward: BackwardProbe | None = None
 
     @property
     def model(self) -> Any:

@@ -74,8 +74,8 @@ class Head:
         return self.stand_in is not None and self.module.__dict__.get("forward") is self.stand_in
 
     def clear(self) -> None:
-        """Forget all calls."""
-        self.operator.calls = 0
+        """Forget all calls, and what the operator states of them."""
+        self.operator.clear()
         if self.stand_in is not None:
             self.stand_in.calls = 0
 
@@ -161,10 +161,12 @@ def refuse_request(head: Head | None, request: ScoreRequest, chain: tuple[str, .
             f"the values are those of logits after {', '.join(chain)}, and {backend} forms none",
             hint=f"Score a rollout that recorded raw log probabilities, or leave {HEAD} at native.",
         )
-    if request.columns:
+    offered = getattr(head.operator.function, "offers", ())
+    lacking = [name for name in request.columns if name not in offered]
+    if lacking:
         raise UnsupportedRequestError(
-            f"the columns {', '.join(request.columns)} are read from logits, and {backend} forms none",
-            hint=f"Leave out --columns, or leave {HEAD} at native.",
+            f"the columns {', '.join(lacking)} are read from logits, and {backend} hands out none",
+            hint=f"It offers: {', '.join(offered) or 'none'}. Leave out the others, or leave {HEAD} at native.",
         )
 
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
 
-from xcfg.plugin.operators import BoundOperator, backend_meant
+from xcfg.plugin.operators import backend_meant
 from xcfg.plugin.readback import HEAD, OPERATOR_KNOB, Reading, application, execution, operator_path, state, unknown
+from xcfg.plugin.stated import OPTIONS, Statements, option_reading, shown_by
 from xcfg.schema._base import Value
 from xcfg.schema.names import EvidenceKind, Exercised, Lifecycle
 from xcfg.schema.runtime import Evidence, KnobApplication
@@ -25,10 +25,7 @@ from xcfg_torch.mixed_knobs import MASTER, OUTPUT, SAME, UNCAST
 from xcfg_torch.mixed_precision import live_policies, returned_by_root
 
 REQUEST_KNOBS = ("batch.size", "batch.padding_side", "batch.packing")
-OPTIONS = "logprob."
-"""What the path of an option of the injected operator begins with."""
 HEAD_PATH = operator_path(HEAD)
-
 
 Reader = Callable[[Engine, Value], Reading]
 
@@ -41,7 +38,7 @@ def construction_applications(engine: Engine, knobs: dict[str, Value], *, scored
     result = []
     bound = {} if engine.head is None else {HEAD_PATH: engine.head.operator.binding.requested}
     for path, value in sorted({**bound, **knobs}.items()):
-        if path in REQUEST_KNOBS:
+        if path in REQUEST_KNOBS or (not scored and _shown_by(engine, path)):
             continue
         reader = READERS.get(path)
         if reader is None and not path.startswith(OPTIONS):
@@ -167,32 +164,16 @@ def _head(engine: Engine, requested: Value) -> Reading:
 
 
 def _operator_option(engine: Engine, path: str) -> Reading:
-    """Read a `logprob.*` knob: an option that the injected operator was built with."""
-    name = path.partition(".")[2]
-    options = engine.scorer.binding.options
-    if name not in options:
-        return Reading(
-            None,
-            None,
-            (),
-            reason=f"{engine.scorer.binding.backend_id!r} was built without the option {name!r}",
-        )
-    given = options[name]
-    evidence = (state("options of the injected operator", f"{name}={given!r}"),)
-    did = stated(engine.scorer).get("options", {})
-    if name not in did:
-        return Reading(given, given, evidence)
-    ran = did[name]
-    reason = "" if ran == given else f"the operator was built with {given!r} and its last call did {ran!r}"
-    return Reading(
-        given, ran, (execution("last call of the injected operator", f"{name}={ran!r}"), *evidence), reason=reason
-    )
+    """Read an option of the injected operator; whether a score exercised it is said where all of them are."""
+    binding, found = engine.scorer.binding, Statements()
+    found.add(engine.scorer.statements)
+    found.take_options(engine.backward.ran if engine.backward is not None else None)
+    return option_reading(path, binding.backend_id, binding.options, found, None)
 
 
-def stated(operator: BoundOperator) -> dict[str, Any]:
-    """Return what the operator states of its call (xcfg.plugin.protocols.StatedLogprob); empty without."""
-    said = getattr(operator.function, "stated", None)
-    return said if isinstance(said, dict) and operator.calls else {}
+def _shown_by(engine: Engine, path: str) -> str:
+    """Return what alone can show the option of a `logprob.*` knob: `backward`, `entropy`; empty for any call."""
+    return shown_by(engine.scorer.function).get(path.partition(".")[2], "") if path.startswith(OPTIONS) else ""
 
 
 def _inherent(value: Value, lifecycle: Lifecycle, source: str) -> Reader:

@@ -12,12 +12,13 @@ from xcfg.schema.names import Arm
 from xcfg.schema.worker import RankRecord, ScoreReport, ScoreRequest
 
 from xcfg_torch.attention import KERNEL_KINDS
+from xcfg_torch.backward import BACKWARD, probe_of
 from xcfg_torch.batching import packing_fault
 from xcfg_torch.consumed import Consumed
 from xcfg_torch.decode import Intervention
 from xcfg_torch.engine import Engine
 from xcfg_torch.head import refuse_request
-from xcfg_torch.knobs import construction_applications, stated
+from xcfg_torch.knobs import construction_applications
 from xcfg_torch.layout import Layout, UnsupportedRequestError, layout_of
 from xcfg_torch.layout_knobs import layout_applications
 from xcfg_torch.prefill import run_prefill
@@ -50,6 +51,7 @@ def run_score(
     chain = value_chain(rollout.manifest.sampling)
     refuse_request(engine.head, request, chain)
     head = engine.injected_head
+    engine.backward = probe_of(engine.operator, knobs) if head is None and engine.side == "training" else None
     wide = request.score_dtype == "float64" or engine.dtype == "float64"
     sheet = ScoreSheet(
         rollout,
@@ -60,6 +62,7 @@ def run_score(
         # An operator of the head bounds the rows of logits itself, and its hidden states are few bytes.
         row_chunk=engine.options.row_chunk if head is None else max(1, len(rollout.token_ids)),
         weight=None if head is None else head.weight,
+        backward=engine.backward,
     )
     consumed = Consumed(len(rollout.token_ids))
     before = _begin(engine)
@@ -81,7 +84,7 @@ def run_score(
         compute_dtype=engine.observer.compute_dtype(),
         applications=applications,
         attestations=consumed.attestations(rollout, sequences, sheet.selected, consumed_last=not decode),
-        transforms=(*own_transforms(engine.model), *chain, *getattr(engine.scorer.function, "transforms", ())),
+        transforms=(*own_transforms(engine.model), *chain, *engine.scorer.statements.transforms),
         fold_before=before.fold,
         fold_after=after.fold,
         state_unchanged=not changes,
@@ -112,7 +115,7 @@ def _checked_layout(engine: Engine, knobs: dict[str, Value], request: ScoreReque
 def _begin(engine: Engine) -> State:
     engine.observer.clear()
     engine.sharding.clear()
-    engine.operator.calls = 0
+    engine.operator.clear()
     if engine.head is not None:
         engine.head.clear()
     return read_state(engine.model, engine.last_fold)
@@ -186,12 +189,12 @@ def _mechanism(
         "intervention": intervene is not None,
         "state_changes": changes,
         "parameters_with_gradients": before.gradients,
-        **_of_the_operator(engine),
+        **engine.scorer.statements.mechanism(),
+        **_gradient(engine),
     }
 
 
-def _of_the_operator(engine: Engine) -> dict[str, Any]:
-    """Return what the operator states of its last call, and over which vocabulary it summed."""
-    said = stated(engine.scorer)
-    vocabulary = {"vocabulary": said["vocabulary"]} if "vocabulary" in said else {}
-    return {"logprob": said, **vocabulary} if said else {}
+def _gradient(engine: Engine) -> dict[str, Any]:
+    """Return what the operator's gradient was, where a knob of the backward was planned and a row was looked at."""
+    found = engine.backward.report() if engine.backward is not None else {}
+    return {BACKWARD: found} if found else {}

@@ -1,7 +1,7 @@
 """From rows of logits to the columns of a score: the selected-logprob operator, and optional columns.
 
-An operator in the place of the head is handed rows of hidden states and the head's weights instead, and has no columns
-beside its values.
+An operator in the place of the head is handed rows of hidden states and the head's weights instead, and has the columns
+beside its values that it offers itself (xcfg.plugin.protocols.HeadColumns).
 
 Memory: only `row_chunk` rows are widened at a time. With V entries of vocabulary that is row_chunk * V * 8 bytes for
 torch.log_softmax_gather (two float32 copies), and at most row_chunk * V * 40 where top-k, top-p or optional columns
@@ -11,7 +11,7 @@ are wanted: 0.3 and 1.6 GB at the default 256 rows and V = 152,000, however many
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import cast
 
 import numpy as np
 import torch
@@ -19,12 +19,17 @@ from numpy.typing import NDArray
 from xcfg.errors import UsageError, WorkerError, did_you_mean
 from xcfg.identity.rollout import Rollout
 from xcfg.plugin.operators import BoundOperator
+from xcfg.plugin.protocols import HeadColumns
+from xcfg.plugin.stated import scored_ids
 from xcfg.schema.names import Phase
 from xcfg.schema.worker import OPTIONAL_COLUMNS
 
+from xcfg_torch.backward import BackwardProbe
 from xcfg_torch.transforms import apply_chain, chain_of
 
 SCORE_DTYPES = {"float32": torch.float32, "float64": torch.float64}
+COLUMN_DTYPES = {"token_rank": torch.int32, "exact_logprob": torch.float64}
+"""Of the optional columns that are not float32."""
 
 
 class ScoreSheet:
@@ -43,10 +48,12 @@ class ScoreSheet:
         chain: Sequence[str],
         row_chunk: int,
         weight: torch.Tensor | None = None,
+        backward: BackwardProbe | None = None,
     ) -> None:
         """Make empty columns: NaN, 0 and -1. UsageError for a column that nobody knows.
 
         weight: of the head [V, K], where rows are hidden states and `operator` is a linear_selected_logprob.
+        backward: looks at the gradient of the same calls, after each.
         """
         unknown = [name for name in columns if name not in OPTIONAL_COLUMNS]
         if unknown:
@@ -56,6 +63,7 @@ class ScoreSheet:
         self.rollout = rollout
         self.operator = operator
         self.weight = weight
+        self.backward = backward
         self.chain = tuple(chain)
         self.sampler = chain_of(sampling.temperature, sampling.top_k, sampling.top_p)
         self.row_chunk = row_chunk
@@ -68,10 +76,8 @@ class ScoreSheet:
             "weight_version": torch.from_numpy(rollout.tensors["weight_version"].astype(np.int32)),
         }
         for name in columns:
-            empty: Any = torch.zeros if name == "token_rank" else torch.full
-            self.columns[name] = (
-                empty((total,), dtype=torch.int32) if name == "token_rank" else empty((total,), torch.nan)
-            )
+            kind = COLUMN_DTYPES.get(name, torch.float32)
+            self.columns[name] = torch.full((total,), torch.nan if kind.is_floating_point else 0, dtype=kind)
 
     def track_steps(self) -> None:
         """Add the columns of a decode replay."""
@@ -101,25 +107,50 @@ class ScoreSheet:
         where = torch.from_numpy(flat)
         self.columns["selected_logprob"][where] = values.to(self.columns["selected_logprob"].dtype).cpu()
         self.columns["phase"][where] = int(phase)
-        scored = getattr(self.operator.function, "scored_ids", None)
-        self.selected[flat] = (selected if scored is None else scored).cpu().numpy()
+        self.selected[flat] = scored_ids(self.operator.function, selected).cpu().numpy()
         if self.wanted:
-            self._optional(where, logits, processed, selected)
+            found = (
+                self._optional(logits, processed, selected)
+                if self.weight is None
+                else cast("HeadColumns", self.operator.function).columns(logits, self.weight, selected)
+            )
+            for name in self.wanted:
+                self.columns[name][where] = found[name].to(self.columns[name].dtype).cpu()
+        if self.backward is not None:
+            self.backward.look(processed, selected)
 
-    def _optional(self, where: torch.Tensor, raw: torch.Tensor, logits: torch.Tensor, selected: torch.Tensor) -> None:
+    def _optional(self, raw: torch.Tensor, logits: torch.Tensor, selected: torch.Tensor) -> dict[str, torch.Tensor]:
         wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
         picked = wide.gather(-1, selected[:, None])
         found: dict[str, torch.Tensor] = {"selected_logit": picked[:, 0]}
         if "logsumexp" in self.wanted:
             found["logsumexp"] = wide.logsumexp(dim=-1)
+        if "exact_logprob" in self.wanted:
+            exact = logits.double()
+            found["exact_logprob"] = exact.gather(-1, selected[:, None])[:, 0] - exact.logsumexp(dim=-1)
+            del exact
         if "entropy" in self.wanted:
-            found["entropy"] = torch.special.entr(wide.softmax(dim=-1)).sum(dim=-1)
+            found["entropy"] = self._entropy(logits, wide)
         if "token_rank" in self.wanted:
             found["token_rank"] = 1 + (wide > picked).sum(dim=-1)
         if "kept_mass" in self.wanted:
             found["kept_mass"] = kept_mass(raw, self.sampler)
-        for name in self.wanted:
-            self.columns[name][where] = found[name].to(self.columns[name].dtype).cpu()
+        return found
+
+    def _entropy(self, logits: torch.Tensor, wide: torch.Tensor) -> torch.Tensor:
+        """Return [N], nats: the operator's own where it has one, which it then states beside what its call did."""
+        own = getattr(self.operator.function, "entropy", None)
+        if own is None:
+            return entropies(wide)
+        found: torch.Tensor = own(logits)
+        self.operator.restate()
+        return found
+
+
+def entropies(wide: torch.Tensor) -> torch.Tensor:
+    """Return the entropy [N], nats, of rows of logits [N, V]."""
+    found: torch.Tensor = torch.special.entr(wide.softmax(dim=-1)).sum(dim=-1)
+    return found
 
 
 def kept_mass(logits: torch.Tensor, chain: Sequence[str]) -> torch.Tensor:

@@ -24,6 +24,7 @@ class Consumed:
     phase, step_batch: of the forward whose logits predict the token. single_token_forwards: those in which a request
     had one token of its response; others may prefill in the same step. max_tokens, max_requests: of the largest
     forward. complete: sequences taken in so far. filled: what entered before this score and may be in a cache still.
+    moved: sequences of which somebody scored other ids than the answers name.
     """
 
     total: int
@@ -39,6 +40,7 @@ class Consumed:
     chunked: int = 0
     complete: list[slice] = field(default_factory=list)
     filled: Consumed | None = None
+    moved: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         """Start with nothing consumed."""
@@ -127,7 +129,10 @@ class Consumed:
     def attestations(
         self, rollout: Rollout, answers: Sequence[Answer], *, consumed_last: bool
     ) -> tuple[SequenceAttestation, ...]:
-        """Return one attestation per sequence: what entered, and the ids that the engine's answers name."""
+        """Return one attestation per sequence: what entered, and the ids that the engine's answers name.
+
+        Which id a value of a moved sequence belongs to is not known, so that it is attested as -1.
+        """
         result = []
         for answer in sorted(answers, key=lambda item: item.sequence):
             span = rollout.span(answer.sequence)
@@ -136,6 +141,8 @@ class Consumed:
                 raise WorkerError(f"not every token of sequence {answer.sequence} entered the model")
             active = np.flatnonzero(rollout.active[span])
             handed = answer.tokens[active - answer.first]
+            if answer.sequence in self.moved:
+                handed = np.full_like(handed, -1)
             result.append(
                 attest_sequence(answer.sequence, self.ids[span.start : stop], self.positions[span.start : stop], handed)
             )

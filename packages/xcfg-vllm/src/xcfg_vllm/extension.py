@@ -48,7 +48,7 @@ class WorkerExtension:
             self._xcfg_replay = None if has_native_replay(runner) else V2Replay(runner.sampler)
 
     def xcfg_taken(self) -> dict[str, Any]:
-        """Return what entered, and how often each operator was called, since xcfg_begin.
+        """Return what entered, how often each operator was called, and what it stated, since xcfg_begin.
 
         Generators are put back: a forced token was drawn before it was overwritten.
         """

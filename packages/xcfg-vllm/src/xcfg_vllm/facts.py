@@ -77,6 +77,7 @@ def read_facts(rank: int, runner: Any, config: Any) -> dict[str, Any]:
         "vocabulary": {} if embedding is None else _vocabulary(embedding),
         "layers": layer_types(modules),
         "operators": {name: str(item["backend"]) for name, item in registry.counts().items()},
+        "operator_options": {name: item["options"] for name, item in registry.counts().items()},
         "plugins": os.environ.get("VLLM_PLUGINS"),
         "batch_invariant": batch_invariant(),
         "all_reduce_kernels": all_reduce_kernels(group),

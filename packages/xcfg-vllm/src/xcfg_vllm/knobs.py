@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from xcfg.plugin.readback import Reading, application, execution, operator_path, state, unknown
+from xcfg.plugin.stated import OPTIONS, Statements
 from xcfg.schema._base import Value
 from xcfg.schema.names import EvidenceKind, Exercised, Lifecycle
 from xcfg.schema.operators import OperatorBinding
 from xcfg.schema.runtime import Evidence, KnobApplication
 
 from xcfg_vllm.capabilities import FLAT
-from xcfg_vllm.operator_knobs import OURS, layer_reading, logprob_reading
+from xcfg_vllm.operator_knobs import OURS, layer_reading, logprob_option, logprob_reading
 from xcfg_vllm.recorder import DIGITS
 
 REQUEST_KNOBS = ("batch.size", "batch.padding_side", "batch.packing", "rollout.temperature")
@@ -31,7 +32,10 @@ IMPLEMENTATIONS = {
 
 @dataclass(frozen=True)
 class Window:
-    """What one rank showed. facts: see facts.py. counters: of the score; empty at build. built: arguments of LLM."""
+    """What one rank showed. facts: see facts.py. counters: of the score; empty at build. built: arguments of LLM.
+
+    statements: what an injected selected_logprob stated of the calls of the score.
+    """
 
     rank: int
     facts: Mapping[str, Any]
@@ -39,6 +43,7 @@ class Window:
     built: Mapping[str, Any]
     bindings: Mapping[str, OperatorBinding]
     cached_tokens: int = 0
+    statements: Statements = field(default_factory=Statements)
 
     def calls(self, operation: str) -> int | None:
         """Return how often an injected operator was called in the score; None at build, where nobody counted."""
@@ -60,6 +65,9 @@ def applications(window: Window, knobs: Mapping[str, Value]) -> tuple[KnobApplic
 
 def _application(window: Window, path: str, value: Value) -> KnobApplication:
     reader = READERS.get(path)
+    if path.startswith(OPTIONS):
+        found = logprob_option(path, window.facts, window.calls("selected_logprob"), window.statements)
+        return application(path, value, found, side="rollout", rank=window.rank)
     if reader is None:
         return unknown(path, value, runtime="vllm", side="rollout", rank=window.rank)
     return application(path, value, reader(window, value), side="rollout", rank=window.rank)

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from xcfg.plugin.operators import backend_meant
-from xcfg.plugin.readback import Reading, execution, state
+from xcfg.plugin.readback import SELECTED, Reading, execution, state
+from xcfg.plugin.stated import Statements, option_reading
 from xcfg.schema._base import Value
 from xcfg.schema.names import Exercised
 from xcfg.schema.operators import OperatorBinding
@@ -47,6 +48,16 @@ def logprob_reading(
     if running == INJECTED[runner]:
         return _injected(facts, "selected_logprob", calls, meant, evidence, exercised)
     return Reading(meant, None, tuple(evidence), reason=f"{' and '.join(running)} are nobody's known backend")
+
+
+def logprob_option(path: str, facts: Mapping[str, Any], calls: int | None, statements: Statements) -> Reading:
+    """Return what became of an option of the selected_logprob that lives in the worker. calls: as logprob_reading."""
+    backend = facts["operators"].get(SELECTED)
+    if backend is None:
+        return Reading(
+            None, None, (), reason="no selected_logprob was put into this worker, which could take an option"
+        )
+    return option_reading(path, backend, facts["operator_options"][SELECTED], statements, calls)
 
 
 def layer_reading(

@@ -13,6 +13,8 @@ import numpy as np
 import torch
 from xcfg.errors import WorkerError
 from xcfg.identity.rollout import Rollout
+from xcfg.plugin.readback import SELECTED
+from xcfg.plugin.stated import Statements
 from xcfg.schema._base import Value
 from xcfg.schema.names import Arm
 from xcfg.schema.operators import OperatorBinding
@@ -40,7 +42,7 @@ class Taken:
     """What one rank took down over all groups of a score, added up.
 
     linear_inputs, head_inputs: dtype -> calls. head_rows: rows of the head's input -> calls. calls: of injected
-    operators. temperatures: of the live batches.
+    operators. statements: of the injected selected_logprob. temperatures: of the live batches.
     """
 
     consumed: Consumed
@@ -48,6 +50,7 @@ class Taken:
     head_inputs: Counter[str] = field(default_factory=Counter)
     head_rows: Counter[str] = field(default_factory=Counter)
     calls: Counter[str] = field(default_factory=Counter)
+    statements: Statements = field(default_factory=Statements)
     temperatures: set[float] = field(default_factory=set)
 
     def add(self, rollout: Rollout, answers: Sequence[Answer], entered: Mapping[str, Any], *, decode: bool) -> None:
@@ -57,6 +60,10 @@ class Taken:
         self.head_inputs.update(entered["head_inputs"])
         self.head_rows.update(entered["head_rows"])
         self.calls.update({name: int(item["calls"]) for name, item in entered["operators"].items()})
+        if SELECTED in entered["operators"]:
+            statements = Statements.of(entered["operators"][SELECTED]["stated"])
+            self.statements.add(statements)
+            self.consumed.moved |= {answer.sequence for answer in answers if statements.moved}
         self.temperatures.update(entered["temperatures"])
 
     @property
@@ -115,7 +122,7 @@ def run_score(
     for rank, taken in enumerate(ranks):
         seen = {**facts[rank], **engine.scheduler(), **taken.seen, **built}
         counters = _counters(taken, rollout, answers, max(map(len, submitted), default=0))
-        window = Window(rank, seen, counters, engine.arguments, bindings, counters["cached_tokens"])
+        window = Window(rank, seen, counters, engine.arguments, bindings, counters["cached_tokens"], taken.statements)
         report = ScoreReport(
             request_id=request.id,
             rank=rank,
@@ -123,7 +130,7 @@ def run_score(
             compute_dtype=taken.compute_dtype,
             applications=applications(window, knobs),
             attestations=taken.consumed.attestations(rollout, answers, consumed_last=not forced),
-            transforms=(*own_transforms(facts[rank]), *chain),
+            transforms=(*own_transforms(facts[rank]), *chain, *taken.statements.transforms),
             fold_before=before[rank],
             fold_after=after[rank],
             state_unchanged=before[rank] == after[rank],
@@ -138,6 +145,7 @@ def run_score(
                 "determinism": facts[rank]["determinism"],
                 "batch_size": size,
                 "shuffle_seed": request.shuffle_seed,
+                **taken.statements.mechanism(),
                 **_shard(facts[rank]["vocabulary"]),
                 **_cache(request, counters["cached_tokens"]),
             },

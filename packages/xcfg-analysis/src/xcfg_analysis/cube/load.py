@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from xcfg.binding import CLAIMS
 from xcfg.errors import ArtifactError
 from xcfg.schema import codec
+from xcfg.schema.gradient import gradient_of
 from xcfg.schema.names import Arm, Side
 from xcfg.schema.plan import ExperimentCase
 from xcfg.schema.result import AssessmentResult, Comparison
@@ -50,6 +51,7 @@ class Evidence:
         self._times: dict[str, dict[str, float]] = {}
         self._edges: dict[tuple[str, str], tuple[Float, Bool]] = {}
         self._scores: dict[tuple[str, str], Float | None] = {}
+        self._exact: dict[tuple[str, str], Float] = {}
 
     @classmethod
     def open(
@@ -113,7 +115,13 @@ class Evidence:
         if place not in self._scores:
             columns = self._cases[row.case_id].score(arm)
             self._scores[place] = None if columns is None else columns["selected_logprob"].astype(np.float64)
+            if columns is not None and "exact_logprob" in columns:
+                self._exact[place] = columns["exact_logprob"].astype(np.float64)
         return self._scores[place]
+
+    def exact(self, row: Row, arm: str) -> Float | None:
+        """Return the log probabilities in float64 of the logits that an arm formed, float64 [T]; None if not kept."""
+        return self._exact.get((row.case_id, arm)) if self.scores(row, arm) is not None else None
 
     def columns(self, row: Row, arm: str) -> dict[str, NDArray[Any]] | None:
         """Return every column [T] of the score of an arm of a row; None where it has none. Not kept in memory."""
@@ -205,6 +213,7 @@ class Evidence:
             mechanism=mechanism,
             environment=codec.digest(facts.get("environment", {})),
             claims=_claims(ranks),
+            gradient=gradient_of(facts.get("mechanism", ())),
         )
 
     def _digest(self, case: Any, arm: str) -> str:

@@ -18,23 +18,35 @@ def movements(evidence: Evidence, row: Row, baseline: Row) -> tuple[Movement, ..
             continue
         mine, its = evidence.scores(row, arm), evidence.scores(baseline, arm)
         if mine is not None and its is not None:
-            found.append(movement(arm, mine, its, evidence.active))
+            exact = evidence.exact(row, arm), evidence.exact(baseline, arm)
+            found.append(movement(arm, mine, its, evidence.active, exact))
     return tuple(found)
 
 
-def movement(arm: str, mine: Float, its: Float, active: Bool) -> Movement:
+def movement(
+    arm: str, mine: Float, its: Float, active: Bool, exact: tuple[Float | None, Float | None] = (None, None)
+) -> Movement:
     """Return how far two scores of one arm lie apart over active tokens; float64 [T] each.
 
-    Tokens that only one of them scored do not take part.
+    Tokens that only one of them scored do not take part. exact: of both, the log probabilities in float64 of the logits
+    that each was made from. What lies between these the logits moved; the rest of the movement the sum rounded.
     """
     both = active & np.isfinite(mine) & np.isfinite(its)
-    difference = np.abs(mine[both] - its[both])
+    signed = mine[both] - its[both]
+    difference = np.abs(signed)
     tokens = len(difference)
+    of_logits = exact[0][both] - exact[1][both] if exact[0] is not None and exact[1] is not None else None
     return Movement(
         arm=arm,
         tokens=tokens,
         differing=int(np.count_nonzero(difference)),
         mean_abs=float(difference.mean()) if tokens else 0.0,
-        rms=float(np.sqrt(np.square(difference).mean())) if tokens else 0.0,
+        rms=_rms(signed),
         max_abs=float(difference.max()) if tokens else 0.0,
+        of_logits=None if of_logits is None else _rms(of_logits),
+        of_sum=None if of_logits is None else _rms(signed - of_logits),
     )
+
+
+def _rms(values: Float) -> float:
+    return float(np.sqrt(np.square(values).mean())) if len(values) else 0.0

@@ -12,6 +12,7 @@ from xcfg.schema.gate import BASELINE, BaselineCase, GateBaseline
 
 from xcfg_analysis.cube.rows import Cube, Row
 from xcfg_analysis.gate.figures import FEWEST, STATISTICS, corridors, devices_of, edge_of, figures_of
+from xcfg_analysis.gate.settings import settings_of
 from xcfg_analysis.rules.points import MEASURED
 
 WRITTEN_BY = f"`xcfg gate RUN --write-baseline FILE` writes {BASELINE!r}."
@@ -44,6 +45,7 @@ def make_baseline(cube: Cube, percent: float | None = None) -> GateBaseline:
         devices=dict(devices_of(cube)),
         corridor=FROM_SEQUENCES if percent is None else f"stated: {percent:g} % to either side",
         cases={row.label: _case(row, percent) for row in cube.rows},
+        settings=settings_of(cube),
     )
 
 

@@ -14,6 +14,7 @@ from xcfg_analysis.cube.rows import Cube, Row
 from xcfg_analysis.cube.slices import Knobs, slices_of
 from xcfg_analysis.gate.figures import devices_of, edge_of, figures_of
 from xcfg_analysis.gate.kinds import OF_STATUS, finding, worst
+from xcfg_analysis.gate.settings import changes, settings_of
 from xcfg_analysis.rules.points import MEASURED
 from xcfg_analysis.rules.sentences import level_sentence, sentences
 
@@ -39,8 +40,10 @@ def judge(
     comparable = not [item for item in own if item.kind != "altered_evidence"]
     run = (*before, *own)
     known = {} if baseline is None else baseline.cases
+    moved = "" if baseline is None else changes(settings_of(cube), baseline.settings)
     cases = tuple(
-        _case(row, slices_of(cube, row, knobs), known.get(row.label) if comparable else None) for row in cube.rows
+        _case(row, slices_of(cube, row, knobs), known.get(row.label) if comparable else None, moved)
+        for row in cube.rows
     )
     missing = tuple(dict.fromkeys((*cube.missing, *(label for label in known if label not in _labels(cube)))))
     codes = {item.exit_code for item in (*run, *(found for case in cases for found in case.findings))}
@@ -102,11 +105,11 @@ def _changed(what: str, now: Mapping[str, str], kept: Mapping[str, str]) -> list
     ]
 
 
-def _case(row: Row, slices: tuple[str, ...], kept: BaselineCase | None) -> GateCase:
+def _case(row: Row, slices: tuple[str, ...], kept: BaselineCase | None, moved: str) -> GateCase:
     edge, figures = edge_of(row), figures_of(row)
     findings = _unmeasured(row, figures)
     if not findings:
-        findings = _by_contract(row) if kept is None else _by_baseline(row, figures, kept)
+        findings = _by_contract(row) if kept is None else _by_baseline(row, figures, kept, moved)
     return GateCase(
         case_id=row.case_id,
         label=row.label,
@@ -158,9 +161,10 @@ def _by_contract(row: Row) -> list[Finding]:
     return [finding("mismatch", f"{told}, at most by {edge.max_abs:.4g}; {_assessment(row) or 'not assessed'}.")]
 
 
-def _by_baseline(row: Row, figures: Mapping[str, float | None], kept: BaselineCase) -> list[Finding]:
+def _by_baseline(row: Row, figures: Mapping[str, float | None], kept: BaselineCase, moved: str) -> list[Finding]:
     if row.case_id != kept.case_id:
-        return [finding("case_changed", f"The case is {row.case_id}, in the baseline {kept.case_id}.")]
+        told = f"The case is {row.case_id}, in the baseline {kept.case_id}{f': {moved}' if moved else ''}."
+        return [finding("case_changed", told)]
     edge = edge_of(row)
     tokens = 0 if edge is None else edge.active_tokens
     if tokens != kept.active_tokens:

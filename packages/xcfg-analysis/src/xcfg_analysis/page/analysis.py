@@ -10,6 +10,7 @@ from typing import Any
 
 from xcfg.schema import codec
 from xcfg.schema.analysis import ANALYSIS, Analysis, Effect
+from xcfg.schema.gradient import GradientSummary
 from xcfg.schema.names import Assessment, Status, exit_code
 from xcfg.schema.rules import Findings
 
@@ -46,7 +47,8 @@ def analyze_evidence(evidence: Evidence, series: Series | None = None) -> Analys
     """Return the analysis of a run that was opened.
 
     status, assessment, figures and signatures: of production, which is the baseline, or A5 in a run of profiles.
-    exit_code: that of the same status; 1 instead of 0 where a cause or a finding stands. A signature changes neither.
+    exit_code: that of the same status; 1 instead of 0 where a finding stands, or a cause that something is to blame
+    for. What only opens the gap further is to blame for nothing, and a signature changes neither.
     """
     return look_at(evidence, series).analysis
 
@@ -93,6 +95,7 @@ def look_at(evidence: Evidence, series: Series | None = None) -> Looked:
     enough = smallest(evidence, baseline, points)
     following = partial(next_step, evidence, baseline, found, said, points, unvaried=unvaried, enough=enough)
     step = following(home_of(evidence))
+    blamed = any(cause.diagnosis for cause in said.causes)
     analysis = Analysis(
         schema_version=ANALYSIS,
         conclusion=introduced(points)
@@ -115,7 +118,7 @@ def look_at(evidence: Evidence, series: Series | None = None) -> Looked:
         fitted_tokens=looks.fitted,
         next_step=step.step,
         next_command=step.command,
-        exit_code=1 if code == 0 and (findings or (said.causes and not acquitted)) else code,
+        exit_code=1 if code == 0 and (findings or (blamed and not acquitted)) else code,
         status=judged.status,
         reason=judged.reason,
         source=(cube.experiment_id,),
@@ -142,6 +145,7 @@ def look_at(evidence: Evidence, series: Series | None = None) -> Looked:
         findings=findings,
         refuted_by=said.causes[0].refuted_by if said.causes else "",
         swaps=tuple(item.cause for item in swaps),
+        gradients=_gradients(cube),
         rules=rules,
         minimization=enough,
     )
@@ -195,6 +199,15 @@ def _names(evidence: Evidence, baseline: Row | None, production: Row | None = No
 
 def _altered(cube: Cube) -> tuple[str, ...]:
     return tuple(f"a newer attempt is altered or gone and does not count: {text}" for text in cube.rejected)
+
+
+def _gradients(cube: Cube) -> dict[str, dict[str, GradientSummary]]:
+    """Return label -> arm -> gradient of the rows whose scores looked at one."""
+    told = {
+        row.label: {arm: cell.gradient for arm, cell in row.arms.items() if cell.gradient is not None}
+        for row in cube.rows
+    }
+    return {label: arms for label, arms in told.items() if arms}
 
 
 def _recognised(cube: Cube) -> str:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from xcfg.schema.analysis import Cause, Effect, Floor, Interaction
+from xcfg.schema.analysis import Cause, Effect, Floor, Interaction, Movement
+from xcfg.schema.gradient import GradientSummary
 from xcfg.schema.result import Interval
 
 from xcfg_analysis.cube.table import aligned
@@ -18,7 +19,9 @@ def case_table(effects: Sequence[Effect], ground: str) -> str:
     """Return one line per case; ground: what they are held against, in words."""
     if not effects:
         return ""
-    rows = [("case", "outcome", "moved", "rms moved", "change of mean d^2", "p, corrected", "over")]
+    split = any(one.of_logits is not None for item in effects for one in item.movement)
+    parts = ("by the logits", "by the sum") if split else ()
+    rows = [("case", "outcome", "moved", "rms moved", *parts, "change of mean d^2", "p, corrected", "over")]
     for item in effects:
         moved = max(item.movement, key=lambda one: one.rms, default=None)
         gap = next((one for one in item.gap if one.quantity == "mean_sq"), None)
@@ -29,12 +32,20 @@ def case_table(effects: Sequence[Effect], ground: str) -> str:
                 item.outcome,
                 "-" if moved is None else f"{moved.differing}/{moved.tokens}",
                 "-" if moved is None else number(moved.rms),
+                *(_parts(moved) if split else ()),
                 "-" if change is None else f"{change.value:+.3g} ({change.low:.2g} to {change.high:.2g})",
                 "-" if gap is None else number(gap.p_adjusted),
                 "-" if item.over is None else f"{item.over} of {item.tokens} > {number(item.yardstick)}",
             )
         )
     return f"each case against {ground}\n{aligned(rows)}"
+
+
+def _parts(moved: Movement | None) -> tuple[str, str]:
+    """Return the rms of what the logits moved, and of what the sum behind them rounded otherwise."""
+    if moved is None:
+        return "-", "-"
+    return number(moved.of_logits), number(moved.of_sum)
 
 
 def interaction_lines(found: Sequence[Interaction]) -> str:
@@ -62,6 +73,17 @@ def swap_lines(swaps: Sequence[Cause]) -> str:
         change = "" if item.effect is None else f"; mean d^2 changes by {number(item.effect)} nats^2"
         lines += wrapped("", f"SWAP {item.knob} to {item.value}: {item.diagnosis}: {item.says}{change}", indent=0)
     return "\n".join(lines)
+
+
+def gradient_table(found: Mapping[str, Mapping[str, GradientSummary]]) -> str:
+    """Return a line per gradient that a case's score looked at: label -> arm -> figures."""
+    rows = [("case", "arm", "largest", "rel. L2", "rows", "not finite", "what ran")]
+    for label, arms in found.items():
+        for arm, item in sorted(arms.items()):
+            figures = number(item.max_abs), number(item.rel_l2), str(item.rows), str(item.broken_rows)
+            rows.append((label, arm, *figures, item.options()))
+    head = "how far the gradient of the log probability lies from float64's; no value of the gap depends on it"
+    return f"{head}\n{aligned(rows)}" if len(rows) > 1 else ""
 
 
 def floor_table(floors: Sequence[Floor]) -> str:

@@ -13,7 +13,7 @@ from xcfg.schema.rules import Level
 from xcfg_analysis.minimize.objective import Outcome
 from xcfg_analysis.page.causes import EXCESS
 from xcfg_analysis.page.smallest import EXPLAINED, REDUCTION, VERDICT
-from xcfg_analysis.page.tables import case_table, floor_table, interaction_lines, swap_lines
+from xcfg_analysis.page.tables import case_table, floor_table, gradient_table, interaction_lines, swap_lines
 from xcfg_analysis.rules.ladder import ACTIONS
 from xcfg_analysis.rules.sentences import sentences
 from xcfg_analysis.show import number, wrapped
@@ -205,6 +205,7 @@ def _evidence(found: Analysis) -> Iterator[str]:
         case_table(found.effects, "A0" if PRODUCTION in found.evidence else "the baseline"),
         interaction_lines(found.interactions),
         swap_lines(found.swaps),
+        gradient_table(found.gradients),
         floor_table(found.floors),
     ):
         if block:

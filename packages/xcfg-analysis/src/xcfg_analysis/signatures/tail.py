@@ -57,6 +57,13 @@ def _found(
         "or compressed "
         "(fp8 or int8 head) on one side.",
         next_command="xcfg knobs show logp.backend",
-        refuted_by="Scored by a float32 head on both sides, the tail differs as much.",
+        refuted_by="Scored by a float32 head on both sides, the tail differs as much." + _unseen(tokens),
         parameters={"limit": limit, "ratio": ratio},
     )
+
+
+def _unseen(tokens: Tokens) -> str:
+    """Return what else looks like a tail, where the column that tells them apart was not scored."""
+    if "entropy" in tokens.columns:
+        return ""
+    return " A temperature on one side looks like it too: `xcfg run EXPERIMENT --columns entropy` tells them apart."

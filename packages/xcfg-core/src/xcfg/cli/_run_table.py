@@ -53,6 +53,22 @@ def _assessed(cases: Sequence[CaseSummary]) -> Iterator[str]:
         yield f"  {labels[0]}{others}: {assessment}: {reason}"
 
 
+def _gradients(cases: Sequence[CaseSummary]) -> Iterator[str]:
+    """Yield how far a gradient lies from float64's where a score looked at one; once for all cases with the same."""
+    told: dict[str, list[str]] = {}
+    for case in cases:
+        for arm, item in sorted(case.gradients.items()):
+            broken = f", {item.broken_rows} of them not finite" if item.broken_rows else ""
+            said = (
+                f"gradient of {arm}: max {number(item.max_abs)}, rel. L2 {number(item.rel_l2)} from float64's "
+                f"over {item.rows} rows{broken} ({item.options()})"
+            )
+            told.setdefault(said, []).append(case.label)
+    for said, labels in told.items():
+        others = f" and {len(labels) - 1} more" if len(labels) > 1 else ""
+        yield f"  {labels[0]}{others}: {said}"
+
+
 def _last_words(cases: Sequence[CaseSummary]) -> Iterator[str]:
     """Yield what a failed worker said last, once for all cases that it failed."""
     told: dict[str, str] = {}
@@ -95,7 +111,7 @@ def show_run(summary: RunSummary, output_root: Path | None = None) -> None:
     for case in summary.cases:
         for arm, reason in sorted(case.missing_arms.items()):
             click.echo(f"  {case.label}: no edges of {arm}: {reason.partition(chr(10))[0]}")
-    for line in (*_last_words(summary.cases), *_recorded(summary.cases)):
+    for line in (*_gradients(summary.cases), *_last_words(summary.cases), *_recorded(summary.cases)):
         click.echo(line)
     click.echo(
         f"\n{summary.experiment_id}: rollout {summary.runtimes['rollout']}, training {summary.runtimes['training']}; "

@@ -13,7 +13,7 @@ from xcfg.contract import Contract, load_contract
 from xcfg.errors import IdentityError, NothingSelectedError, UsageError
 from xcfg.flow.operators import check_operators
 from xcfg.identity.rollout import Rollout, make_rollout, read_rollout
-from xcfg.planning import plan_experiment, select_cases
+from xcfg.planning import plan_experiment, select_cases, slice_issues
 from xcfg.plugin._resolve import resolve
 from xcfg.plugin.known import KNOB_PREFIXES
 from xcfg.plugin.manager import PluginManager
@@ -69,6 +69,7 @@ def load_inputs(
     rollout = rollout_of(experiment)
     digests = identity_digests(rollout)
     plan = plan_experiment(experiment, manager.knobs(), digests, providers=KNOB_PREFIXES)
+    plan = evolve(plan, issues=(*plan.issues, *slice_issues(plan, experiment, manager.knobs())))
     slices: tuple[str, ...] = ("",)
     if selection is not None and selection.profile is not None:
         experiment, slices, issues = _profiled(experiment, plan, manager, selection, root)

@@ -22,7 +22,7 @@ from xcfg.running.external import EXTERNAL, programs
 from xcfg.running.launch import LaunchSpec
 from xcfg.runtime.environment import scoring_environment
 from xcfg.runtime.keys import score_facts, score_key
-from xcfg.runtime.option_knobs import asked_options, not_injected, option_conflicts, with_options
+from xcfg.runtime.option_knobs import asked_options, not_injected, option_conflicts, with_options, without_choice
 from xcfg.runtime.sides import request_knobs, side_knobs, unsupported
 from xcfg.schema._base import Value
 from xcfg.schema.knobs import KnobDefinition
@@ -164,6 +164,7 @@ class Preparer:
         if not any(self.definitions[path].option_of for path in knobs):
             return knobs
         reasons.update(not_injected(knobs, self.definitions, descriptor))
+        reasons.update(without_choice(knobs, self.definitions, descriptor, case.operators))
         catalog = SemanticOperatorCatalog.from_provided(self.backends, runtimes=(descriptor.name,))
         kept = {path: value for path, value in knobs.items() if not self.definitions[path].option_of}
         for operation, choices in case.operators.items():

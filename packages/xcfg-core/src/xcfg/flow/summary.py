@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from xcfg.artifacts.stored import StoredAttempt
-from xcfg.flow.documents import Failure
+from xcfg.flow.documents import Actual, Failure
 from xcfg.flow.inputs import Loaded
 from xcfg.flow.options import RunOptions
 from xcfg.flow.prepare import PreparedCase
 from xcfg.flow.recheck import decode
+from xcfg.schema.gradient import GradientSummary, gradient_of
 from xcfg.schema.names import Assessment, Status, exit_code
 from xcfg.schema.plan import ExperimentCase
 from xcfg.schema.result import Comparison, EdgeResult
@@ -47,6 +48,7 @@ def case_summary(
         edges={name: edge_summary(edge) for name, edge in comparison.edges.items()} if comparison is not None else {},
         assessment_reason=comparison.assessment.reason if comparison is not None and comparison.edges else "",
         missing_arms=comparison.missing_arms if comparison is not None else {},
+        gradients=gradients(decode(attempt, "actual.json", Actual)) if "actual.json" in attempt.seal.files else {},
         seconds=Seconds(
             build=seconds.get("build", 0.0), score=seconds.get("score", 0.0), compare=seconds.get("compare", 0.0)
         ),
@@ -64,6 +66,12 @@ def edge_summary(edge: EdgeResult) -> EdgeSummary:
         p99_abs=edge.p99_abs,
         approx_kl0=edge.approx_kl0,
     )
+
+
+def gradients(actual: Actual) -> dict[str, GradientSummary]:
+    """Return arm -> the gradient that its ranks looked at."""
+    found = {arm: gradient_of(facts.get("mechanism", ())) for arm, facts in actual.provenance.items()}
+    return {arm: item for arm, item in found.items() if item is not None}
 
 
 def _comparison(attempt: StoredAttempt) -> Comparison | None:

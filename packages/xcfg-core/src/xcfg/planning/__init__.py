@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from xcfg.planning.plan import plan_experiment
-from xcfg.planning.select import select_cases
+from xcfg.planning.select import select_cases, slice_issues
 from xcfg.planning.settings import complete_settings
 
-__all__ = ["complete_settings", "plan_experiment", "select_cases"]
+__all__ = ["complete_settings", "plan_experiment", "select_cases", "slice_issues"]

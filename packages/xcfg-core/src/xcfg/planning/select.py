@@ -19,7 +19,7 @@ from xcfg.planning.normalise import OPERATORS, normalise_value, same, show, spli
 from xcfg.plugin.builtin.knobs import POLICY_ALIASES
 from xcfg.schema.experiment import Experiment
 from xcfg.schema.knobs import KnobDefinition
-from xcfg.schema.plan import ExperimentCase, ExperimentPlan
+from xcfg.schema.plan import ExperimentCase, ExperimentPlan, PlanIssue
 
 GLOBS = ("label", "case_id", "role")
 _TERM = re.compile(r"\s*(?P<name>[A-Za-z_][\w.@-]*)\s*(?P<op>==|!=|=|\bin\b)\s*")
@@ -71,6 +71,23 @@ def select_cases(
             hint=f"The plan has {len(plan.cases)} cases; `xcfg plan` lists them.",
         )
     return chosen
+
+
+def slice_issues(
+    plan: ExperimentPlan, experiment: Experiment, knobs: Mapping[str, KnobDefinition]
+) -> tuple[PlanIssue, ...]:
+    """Return which slices of the file could not be run: they are looked at here, not when a night run asks for one."""
+    found: list[PlanIssue] = []
+    for name in experiment.slices:
+        try:
+            select_cases(plan, experiment=experiment, knobs=knobs, slice_name=name)
+        except NothingSelectedError:
+            message = f"no case of the plan belongs to the slice {name!r}"
+            found.append(PlanIssue(code="EMPTY_SLICE", message=message, path=f"$.slices.{name}"))
+        except UsageError as error:
+            message = f"the slice {name!r} cannot be run: {error.message}" + (f". {error.hint}" if error.hint else "")
+            found.append(PlanIssue(code="UNUSABLE_SLICE", message=message, path=f"$.slices.{name}"))
+    return tuple(found)
 
 
 def parse_filter(expression: str) -> list[Term]:

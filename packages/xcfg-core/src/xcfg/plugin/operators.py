@@ -13,8 +13,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from xcfg.errors import MissingDependencyError, PluginError
+from xcfg.plugin.readback import HEAD, SELECTED
+from xcfg.plugin.stated import Statements, declared_chain, stated_of
 from xcfg.schema._base import Value
 from xcfg.schema.operators import OperatorBinding
+
+STATED = (SELECTED, HEAD)
+"""Operations whose backends may state what their calls did: those that end in the log probability of an id."""
 
 
 @dataclass
@@ -27,11 +32,35 @@ class BoundOperator:
     binding: OperatorBinding
     function: Callable[..., Any] = field(repr=False)
     calls: int = 0
+    _statements: Statements = field(default_factory=Statements, init=False, repr=False)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the backend with the arguments of its semantic operator."""
+        """Call the backend with the arguments of its semantic operator; `selected` is the last one of a logprob."""
         self.calls += 1
-        return self.function(*args, **kwargs)
+        found = self.function(*args, **kwargs)
+        if self.binding.operation in STATED:
+            self._statements.take(self.function, kwargs["selected"] if "selected" in kwargs else args[-1])
+        return found
+
+    def restate(self) -> None:
+        """Add the options that the backend states by now: what it did after the call itself, such as an entropy."""
+        self._statements.take_options(stated_of(self.function).get("options"))
+
+    def forget(self) -> None:
+        """Forget what the calls stated, but not how many there were: a probe of few rows shows no option of many."""
+        self._statements = Statements()
+
+    def clear(self) -> None:
+        """Forget the calls, and what they stated."""
+        self.calls = 0
+        self.forget()
+
+    @property
+    def statements(self) -> Statements:
+        """What its calls since `clear` stated; where none was made, the transforms alone that it declares."""
+        if self.binding.operation in STATED and not self.calls:
+            return Statements(chains=[declared_chain(self.function)])
+        return self._statements
 
 
 def backend_meant(binding: OperatorBinding, requested: Value) -> Value:

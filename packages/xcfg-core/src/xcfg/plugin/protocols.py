@@ -109,11 +109,15 @@ class ShardedLogprob(Protocol):
 
 
 class StatedLogprob(Protocol):
-    """A `selected_logprob` that says what its last call did; a runtime reports it, and reads options back from it.
+    """A `selected_logprob` that says what its last call did; xcfg.plugin.stated adds it up over a score.
+
+    A runtime reports that, and reads options back from it: calls of one score that state different values did neither.
 
     stated: `options` maps the name of an option to the value that ran; `vocabulary` is {"policy", "real", "padded"}, as
     the gate over vocabularies takes it. transforms: what it does to logits, in the spelling of a manifest. scored_ids:
-    int64 [N], the ids whose values it returned; None where they are those it was handed.
+    int64 [N], the ids whose values it returned; None where they are those it was handed. A `linear_selected_logprob`
+    says the same of what it is handed. `rows`: how many the call had, stated where an option shows itself only in
+    enough of them; the calls with the most rows then stand for a score.
     """
 
     stated: dict[str, Any]
@@ -122,6 +126,33 @@ class StatedLogprob(Protocol):
 
     def __call__(self, logits: torch.Tensor, selected: torch.Tensor) -> torch.Tensor:
         """As SelectedLogprob."""
+        ...
+
+
+class TrainedLogprob(StatedLogprob, Protocol):
+    """A StatedLogprob with options that no log probability depends on.
+
+    shown_by: option -> what alone can show it, `backward` or `entropy`. They are in the `options` stated of a call once
+    its backward has run, or `entropy` after it; a runtime reads them back from nothing else.
+    """
+
+    shown_by: Mapping[str, str]
+
+    def entropy(self, logits: torch.Tensor) -> torch.Tensor:
+        """Logits [N, V] -> [N], nats, of the distribution whose log probabilities a call returns."""
+        ...
+
+
+class HeadColumns(Protocol):
+    """A `linear_selected_logprob` that says more of its logits than their log probability, where a score asks for it.
+
+    offers: names among schema.worker.OPTIONAL_COLUMNS.
+    """
+
+    offers: tuple[str, ...]
+
+    def columns(self, hidden: torch.Tensor, weight: torch.Tensor, selected: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Return each column [N] that it offers, of the logits that a call with the same arguments forms."""
         ...
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from xcfg.schema._base import Value
 from xcfg.schema.codec import evolve
@@ -58,5 +58,25 @@ def not_injected(
         for path, value in knobs.items()
         if definitions[path].option_of
         and definitions[path].option_of not in descriptor.operators
+        and value != definitions[path].default
+    }
+
+
+def without_choice(
+    knobs: Mapping[str, Value],
+    definitions: Mapping[str, KnobDefinition],
+    descriptor: RuntimeDescriptor,
+    chosen: Iterable[str],
+) -> dict[str, str]:
+    """Return path -> reason for options of an operator that the runtime injects and that has no choice in the case.
+
+    chosen: the operators that the case has a choice for. At its default an option asks for nothing there.
+    """
+    names = set(chosen)
+    return {
+        path: f"it is an option of {operation}, and no backend is chosen: the experiment has no operators.{operation}"
+        for path, value in knobs.items()
+        if (operation := definitions[path].option_of) in descriptor.operators
+        and operation not in names
         and value != definitions[path].default
     }

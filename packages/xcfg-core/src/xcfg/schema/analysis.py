@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from xcfg.schema._base import Record
+from xcfg.schema.gradient import GradientSummary
 from xcfg.schema.minimization import Minimization
 from xcfg.schema.result import AssessmentResult, Interval
 from xcfg.schema.rules import Findings
@@ -98,6 +99,9 @@ class Movement(Record):
     """How far one arm of a case lies from the same arm of the baseline, over active tokens, nats.
 
     differing: tokens whose bits differ. rms: root mean square over all active tokens, 0 where the bits are equal.
+
+    of_logits, of_sum: rms of what the logits moved and of what the sum behind them rounded otherwise, which add up to
+    the movement of each token; None unless both scores have the column exact_logprob.
     """
 
     arm: str
@@ -106,6 +110,8 @@ class Movement(Record):
     mean_abs: float
     rms: float
     max_abs: float
+    of_logits: float | None = None
+    of_sum: float | None = None
 
 
 class GapChange(Record):
@@ -191,6 +197,7 @@ class Analysis(Record):
     For a run: exonerated, not_exercised, below_resolution, unresolved and not_measured are axis keys; unresolved are
     knobs that move their side while no change of the gap was shown. outside: what no declared knob explains.
     not_varied: where the cause of an excess was not found, settings in which the sides differ and that no case varies.
+    gradients: label -> arm -> the gradient that a case's score looked at, which nothing judges.
     swaps: one entry per operation and backend that a case puts in the place of native, on one side or on both.
     resolution: quantity -> the largest floor, empty without a control. evidence: experiment digest, baseline case and
     attempt. families: how many tests each correction was made over. rules: the alignment ladder, whose level is
@@ -246,6 +253,7 @@ class Analysis(Record):
     findings: tuple[str, ...] = ()
     refuted_by: str = ""
     swaps: tuple[Cause, ...] = ()
+    gradients: dict[str, dict[str, GradientSummary]] = {}
     minimization: Minimization | None = None
     rules: Findings | None = None
     next_step: str = ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from xcfg.schema._base import Record, Value
+from xcfg.schema.gradient import GradientSummary
 from xcfg.schema.result import AssessmentResult, EdgeResult
 
 CUBE = "xcfg.cube.v1"
@@ -34,7 +35,7 @@ class ArmCell(Record):
     processes: process ids by rank; empty where the program that scored did not say. started: their start times in clock
     ticks, which tell a process from a later one with its id. dtype: the compute dtype that every rank observed, or
     empty. environment: digest of what was installed and chosen where it was scored. claims: what its runtime says of
-    determinism, by name.
+    determinism, by name. gradient: what its score looked at, None where it looked at none.
     """
 
     arm: str
@@ -46,6 +47,7 @@ class ArmCell(Record):
     started: tuple[str, ...] = ()
     environment: str = ""
     claims: dict[str, bool] = {}
+    gradient: GradientSummary | None = None
 
 
 class Row(Record):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from xcfg.schema._base import Input, Record
 from xcfg.schema.result import Interval
 
@@ -77,7 +79,10 @@ class BaselineCase(Input):
 
 
 class GateBaseline(Input):
-    """A baseline file. corridor: how the ends were made, in words. devices: by side, as the baseline case had them."""
+    """A baseline file. corridor: how the ends were made, in words. devices: by side, as the baseline case had them.
+
+    settings: dotted name -> value of what every case shares; where it is empty, a case that changed cannot say where.
+    """
 
     schema_version: str
     experiment_id: str
@@ -87,3 +92,4 @@ class GateBaseline(Input):
     devices: dict[str, str]
     corridor: str
     cases: dict[str, BaselineCase]
+    settings: dict[str, Any] = {}

@@ -6,6 +6,7 @@ from typing import Any
 
 from xcfg.schema._base import Record
 from xcfg.schema.attempt import AttemptCheck
+from xcfg.schema.gradient import GradientSummary
 from xcfg.schema.plan import Coverage
 
 RUN_SUMMARY = "xcfg.run_summary.v1"
@@ -38,7 +39,7 @@ class CaseSummary(Record):
     """One case of a run.
 
     assessment_reason: why there is no assessment, or what beside it should be known. missing_arms: arm beside the
-    verdict's that has no edges -> why.
+    verdict's that has no edges -> why. gradients: arm -> its gradient, where a score looked at one; it is not judged.
     """
 
     case_id: str
@@ -53,6 +54,7 @@ class CaseSummary(Record):
     seconds: Seconds
     assessment_reason: str = ""
     missing_arms: dict[str, str] = {}
+    gradients: dict[str, GradientSummary] = {}
 
 
 class ContractSummary(Record):

@@ -129,8 +129,10 @@ class ScoreReport(Record):
     counts as a sum over other columns. `vocabulary_shard` [start, stop): the ids, padding included, that this rank's
     head holds; `head_padding` {"rows", "largest_norm"}: its rows beyond the vocabulary. `determinism` {"flags",
     "libraries"} is what xcfg.read_determinism() returns in the process that scored, and is held against a claim of
-    determinism; `serve` fills it in where the adapter did not.
-    `cache` {"control": cold | warm, "brought_tokens"} answers ScoreRequest.cache.
+    determinism; `serve` fills it in where the adapter did not. `cache` {"control": cold | warm, "brought_tokens"}
+    answers ScoreRequest.cache. `backward` {"rows", "broken_rows", "max_abs", "rel_l2", "ran"}: where a knob of the
+    backward was planned, how far the gradient of the log probability with respect to the logits lies from float64's on
+    some rows of the score; a run's summary shows it.
     broken: the engine cannot serve another request (a sticky device error); the supervisor discards the worker.
     """
 
@@ -162,6 +164,7 @@ SCORE_COLUMNS: dict[str, str] = {
     "active": "bool [T]",
     "selected_logit": "float32 [T]",
     "logsumexp": "float32 [T]",
+    "exact_logprob": "float64 [T], nats: the log probability in float64 of the logits that were formed",
     "entropy": "float32 [T], nats",
     "token_rank": "int32 [T], 1 is the most likely",
     "kept_mass": "float32 [T], probability kept by top-k/top-p of the sampling record",
@@ -171,4 +174,4 @@ SCORE_COLUMNS: dict[str, str] = {
     "weight_version": "int32 [T]",
     "routed_experts": "int16 [T, layers, k]",
 }
-OPTIONAL_COLUMNS = ("selected_logit", "logsumexp", "entropy", "token_rank", "kept_mass")
+OPTIONAL_COLUMNS = ("selected_logit", "logsumexp", "exact_logprob", "entropy", "token_rank", "kept_mass")

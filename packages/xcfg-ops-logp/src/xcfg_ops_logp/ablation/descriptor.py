@@ -15,6 +15,9 @@ STEP = r"(temperature|soft_cap|logit_scale):[0-9][0-9.eE+-]*"
 REDUCE = ("allreduce_partials", "allgather_partials_fixed_merge", "allgather_logits")
 ORDERS = ("global_vocab_shard_index", "reverse_vocab_shard_index", "pairwise_tree")
 DOWNCAST = ("never", "logits", "partials", "result")
+BACKWARD = ("backward_impl", "grad_downcast_at")
+SHOWN_BY = {**dict.fromkeys(BACKWARD, "backward"), "entropy_reduce": "entropy"}
+"""Option -> what alone can show it: a backward pass, or the method `entropy`; no log probability depends on it."""
 
 
 def _option(name: str, domain: Domain, default: Value, summary: str) -> OptionDefinition:
@@ -65,6 +68,24 @@ OPTIONS = (
         "row n scores selected[n], or selected[n + 1], which is another token",
     ),
     _option("block_size", IntRange(minimum=0), 0, "columns in one step of an online softmax; 0 takes a shard at once"),
+    _option(
+        "backward_impl",
+        Choice(values=("autograd", "softmax_minus_onehot")),
+        "autograd",
+        "gradient through the forward's graph, or analytic, from logits and log-sum-exp that were saved",
+    ),
+    _option(
+        "grad_downcast_at",
+        Choice(values=("never", "softmax", "dlogits")),
+        "never",
+        "where digits of the gradient are dropped, to downcast_dtype: in the analytic softmax, or in the result",
+    ),
+    _option(
+        "entropy_reduce",
+        Choice(values=("logits", "partials")),
+        "logits",
+        "the entropy from the whole row, or merged in merge_order from sums of exp(x - max) x of the virtual ranks",
+    ),
     CHUNK,
     IGNORE,
 )
@@ -72,10 +93,10 @@ OPTIONS = (
 ABLATION = OperatorBackendDescriptor(
     operation="selected_logprob",
     backend_id="xcfg.ablation_logp",
-    summary="one factor at a time: padding, shards, merge, precision, transforms, gather and tiling are options",
+    summary="one factor at a time: padding, shards, merge, precision, transforms, gather, tiling, gradient are options",
     factory="xcfg_ops_logp.ablation.operator:Ablation",
     shapes="logits [N, V] over the whole vocabulary, selected [N]; shards are virtual ranks of one process",
     properties=("run-to-run", "batch-invariant"),
     options=OPTIONS,
-    runtimes=("torch",),  # it reads what the operator states: elsewhere a temperature would be taken for drift
+    runtimes=("torch", "vllm", "megatron"),  # they read what an operator states: else a temperature is taken for drift
 )

@@ -10,34 +10,32 @@ With all of them at their defaults this is the reference's formula in the accumu
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from xcfg.errors import UsageError
 
-from xcfg_ops_logp.ablation.descriptor import ORDERS
+from xcfg_ops_logp.ablation import entropy
+from xcfg_ops_logp.ablation.backward import ANALYTIC, noted, rounded, softmax_minus_onehot
+from xcfg_ops_logp.ablation.descriptor import ORDERS, SHOWN_BY
+from xcfg_ops_logp.ablation.partials import Partial, added, summed
 from xcfg_ops_logp.contract.shards import ShardMap, megatron_shards, vllm_shards
-from xcfg_ops_logp.inputs import accumulator, check, ignore_id, positive
-from xcfg_ops_logp.reference import tree_sum
+from xcfg_ops_logp.inputs import accumulator, check, check_logits, ignore_id, positive
 
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
-
-
-class Partial(NamedTuple):
-    """Of one range, each [n]: its maximum, how many entries equal it, the sum of the others relative to it."""
-
-    top: torch.Tensor
-    ties: torch.Tensor
-    others: torch.Tensor
 
 
 class Ablation:
     """One selected log probability; see descriptor.OPTIONS.
 
-    stated: of the last call, what its tensors were: a reader of knobs takes it for what ran. transforms: the steps that
-    were done to the logits. scored_ids: int64 [N], the ids whose log probability was returned.
+    stated: of the last call, what its tensors were: a reader of knobs takes it for what ran; a backward of that call,
+    and `entropy`, add what they did when they run. shown_by: option -> what alone can show it. transforms: the steps
+    that were done to the logits. scored_ids: int64 [N], the ids whose log probability was returned.
     """
+
+    shown_by = SHOWN_BY
 
     def __init__(self, **options: Any) -> None:
         """Take the options by name; UsageError for values outside their domains."""
@@ -55,6 +53,9 @@ class Ablation:
             "selected_gather": "local_gather",
             "shift_convention": "pre_shifted",
             "block_size": 0,
+            "backward_impl": "autograd",
+            "grad_downcast_at": "never",
+            "entropy_reduce": "logits",
             "chunk_rows": 64,
             "ignore_index": None,
         }
@@ -86,7 +87,7 @@ class Ablation:
         an id outside the vocabulary.
         """
         real = logits.shape[1] if logits.ndim == 2 else 0
-        self.ran = {}
+        self.ran, self.stated = {}, {}
         internal = self.options["shift_convention"] == "internal"
         ids = selected.roll(-1) if internal else selected
         self.ran["shift_convention"] = "internal" if internal else "pre_shifted"
@@ -95,22 +96,48 @@ class Ablation:
         safe = ids if ignored is None else ids.masked_fill(ignored, 0)
         columns = max(real, self.options["padded_vocab_size"])
         shards = self._shards(real, columns)
-        parts = [
-            self._chunk(logits[start : start + self.chunk_rows], safe[start : start + self.chunk_rows], shards, columns)
-            for start in range(0, len(logits), self.chunk_rows)
-        ]
-        dtype = torch.promote_types(self.accum_dtype, logits.dtype)
+        parts = [self._chunk(logits[rows], safe[rows], shards, columns) for rows in self._rows(logits)]
         if not parts:
-            empty = torch.empty(0, dtype=dtype, device=logits.device)
-            return empty, empty
+            return self._nothing(logits), self._nothing(logits)
         logprob, logsumexp = (torch.cat([part[index] for part in parts]) for index in (0, 1))
         if ignored is not None:
             logprob = logprob.masked_fill(ignored, torch.nan)
         self.stated = {
-            "options": dict(self.ran),
+            "options": self.ran,
             "vocabulary": {"policy": self.ran["vocab_padding_policy"], "real": real, "padded": columns},
         }
         return logprob, logsumexp
+
+    def entropy(self, logits: torch.Tensor) -> torch.Tensor:
+        """Logits [N, V] -> entropy [N] of the distribution that `values` scores, nats, in the accumulator's dtype.
+
+        Differentiable. A row without a distribution is NaN. Adds `entropy_reduce` to what is stated of the last call.
+        """
+        check_logits(logits)
+        columns = max(logits.shape[1], self.options["padded_vocab_size"])
+        shards = self._shards(logits.shape[1], columns)
+        parts = [self._entropy(logits[rows], shards, columns) for rows in self._rows(logits)]
+        self.stated.setdefault("options", self.ran)
+        return torch.cat(parts) if parts else self._nothing(logits)
+
+    def _entropy(self, rows: torch.Tensor, shards: ShardMap, columns: int) -> torch.Tensor:
+        wide = self._distribution(rows, columns)
+        ranges = [bounds for bounds in shards if bounds[0] < bounds[1]]
+        split = self.options["entropy_reduce"] == "partials" and len(ranges) > 1
+        self.ran["entropy_reduce"] = "partials" if split else "logits"
+        found = self._merged_entropy(wide, ranges) if split else entropy.whole(wide)
+        void = ~wide.amax(dim=-1).isfinite()
+        if self.options["downcast_at"] == "result":
+            found = self._dropped(found, "result")
+        return found.masked_fill(void, torch.nan)
+
+    def _merged_entropy(self, wide: torch.Tensor, ranges: list[tuple[int, int]]) -> torch.Tensor:
+        partials = self._partials(wide, tuple(ranges))
+        top = self._agreed(wide)
+        sums = [entropy.weighted(wide[:, start:stop], top) for start, stop in ranges]
+        if self.options["downcast_at"] == "partials":
+            sums = [self._dropped(item, "partials") for item in sums]
+        return entropy.merged(partials, sums, self._merged(partials), self.options["merge_order"])
 
     def _shards(self, real: int, columns: int) -> ShardMap:
         """Return the ranges of the virtual ranks over all columns; UsageError where an engine would pad otherwise."""
@@ -129,27 +156,56 @@ class Ablation:
             )
         return tuple((min(start, columns), min(stop, columns)) for start, stop in shards)
 
+    def _rows(self, logits: torch.Tensor) -> list[slice]:
+        return [slice(start, start + self.chunk_rows) for start in range(0, len(logits), self.chunk_rows)]
+
+    def _nothing(self, logits: torch.Tensor) -> torch.Tensor:
+        return torch.empty(0, dtype=torch.promote_types(self.accum_dtype, logits.dtype), device=logits.device)
+
     def _chunk(
         self, rows: torch.Tensor, selected: torch.Tensor, shards: ShardMap, columns: int
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        wide, real = self._widened(rows, columns), rows.shape[1]
+        place, note = self.options["grad_downcast_at"], self.ran
+        if place == "dlogits":
+            rounded(rows, self._narrowed, note)
+        wide = self._distribution(rows, columns)
+        values = partial(self._values, selected=selected, shards=shards, real=rows.shape[1])
+        if self.options["backward_impl"] == ANALYTIC:
+            rounding = self._narrowed if place == "softmax" else None
+            logprob, logsumexp = softmax_minus_onehot(wide, selected, values, rounding, note)
+        else:
+            logprob, logsumexp = values(noted(wide, note))
+        void = ~logsumexp.isfinite()
+        if self.options["downcast_at"] == "result":
+            logprob, logsumexp = self._dropped(logprob, "result"), self._dropped(logsumexp, "result")
+        return logprob.masked_fill(void, torch.nan), logsumexp.masked_fill(void, torch.nan)
+
+    def _values(
+        self, wide: torch.Tensor, selected: torch.Tensor, shards: ShardMap, real: int
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         picked = self._picked(wide, selected, shards)
+        partials = self._partials(wide, shards)
+        whole = self._merged(partials)
+        log_total = torch.log1p((whole.ties - 1) + whole.others)
+        self._note(wide, real, shards, partials)
+        return (picked - whole.top) - log_total, whole.top + log_total
+
+    def _partials(self, wide: torch.Tensor, shards: ShardMap) -> list[Partial]:
+        top = self._agreed(wide)
+        return [self._range(wide[:, start:stop], top) for start, stop in shards if start < stop]
+
+    def _agreed(self, wide: torch.Tensor) -> torch.Tensor | None:
+        """Return the maximum [n] that the ranks agree on first; None where each has its own."""
+        return wide.amax(dim=-1) if self.options["reduce"] == "allreduce_partials" else None
+
+    def _distribution(self, rows: torch.Tensor, columns: int) -> torch.Tensor:
+        """Return the logits [n, columns] of what is scored: widened, padded, transformed, and masked where it is."""
+        wide, real = self._widened(rows, columns), rows.shape[1]
         masked = self.options["vocab_padding_policy"] == "mask" or columns == real
         self.ran["vocab_padding_policy"] = "mask" if masked else "include"
         if masked and columns > real:
             wide = torch.cat((wide[:, :real], torch.full_like(wide[:, real:], -torch.inf)), dim=1)
-        ranges = [bounds for bounds in shards if bounds[0] < bounds[1]]
-        top = wide.amax(dim=-1) if self.options["reduce"] == "allreduce_partials" else None
-        partials = [self._range(wide[:, start:stop], top) for start, stop in ranges]
-        whole = self._merged(partials)
-        log_total = torch.log1p((whole.ties - 1) + whole.others)
-        logsumexp = whole.top + log_total
-        logprob = (picked - whole.top) - log_total
-        if self.options["downcast_at"] == "result":
-            logprob, logsumexp = self._dropped(logprob, "result"), self._dropped(logsumexp, "result")
-        void = ~whole.top.isfinite()
-        self._note(wide, real, shards, partials)
-        return logprob.masked_fill(void, torch.nan), logsumexp.masked_fill(void, torch.nan)
+        return wide
 
     def _widened(self, rows: torch.Tensor, columns: int) -> torch.Tensor:
         head = self.options["head_dtype"]
@@ -167,6 +223,9 @@ class Ablation:
 
     def _dropped(self, values: torch.Tensor, place: str) -> torch.Tensor:
         self.ran["downcast_at"] = place
+        return self._narrowed(values)
+
+    def _narrowed(self, values: torch.Tensor) -> torch.Tensor:
         return values.to(DTYPES[self.options["downcast_dtype"]]).to(values.dtype)
 
     def _picked(self, wide: torch.Tensor, selected: torch.Tensor, shards: ShardMap) -> torch.Tensor:
@@ -186,14 +245,14 @@ class Ablation:
     def _range(self, local: torch.Tensor, top: torch.Tensor | None) -> Partial:
         """Return the partial of one virtual rank [n, w], relative to `top` where the ranks agreed on a maximum."""
         width = self.options["block_size"] or local.shape[1]
-        blocks = [_summed(block, top) for block in torch.split(local, width, dim=1)]
-        found = blocks[0] if len(blocks) == 1 else _added(blocks, ORDERS[0])
+        blocks = [summed(block, top) for block in torch.split(local, width, dim=1)]
+        found = blocks[0] if len(blocks) == 1 else added(blocks, ORDERS[0])
         if self.options["downcast_at"] == "partials":
             found = Partial(self._dropped(found.top, "partials"), found.ties, self._dropped(found.others, "partials"))
         return found
 
     def _merged(self, partials: list[Partial]) -> Partial:
-        return partials[0] if len(partials) == 1 else _added(partials, self.options["merge_order"])
+        return partials[0] if len(partials) == 1 else added(partials, self.options["merge_order"])
 
     def _note(self, wide: torch.Tensor, real: int, shards: ShardMap, partials: list[Partial]) -> None:
         """Keep what this call did, as far as tensors and ranges show it; an option without effect is not what ran."""
@@ -230,31 +289,3 @@ def transformed(logits: torch.Tensor, name: str, value: float) -> torch.Tensor:
     if name == "temperature":
         return logits / value
     return logits * value if name == "logit_scale" else torch.tanh(logits / value) * value
-
-
-def _summed(local: torch.Tensor, top: torch.Tensor | None) -> Partial:
-    """Return the partial of one block. Maxima are constants to a gradient, and ties are exp(0) each: it is softmax."""
-    own = (local.amax(dim=-1) if top is None else top).detach()
-    shifted = local - own.masked_fill(own == -torch.inf, 0)[:, None]
-    maxima = shifted == 0
-    terms = shifted.exp()
-    return Partial(own, terms.masked_fill(~maxima, 0).sum(dim=-1), tree_sum(terms.masked_fill(maxima, 0)))
-
-
-def _added(partials: list[Partial], order: str) -> Partial:
-    """Return the partial of all ranges together, relative to their common maximum."""
-    tops = torch.stack([item.top for item in partials], dim=-1)
-    top = tops.amax(dim=-1)
-    counts = torch.stack([item.ties for item in partials], dim=-1)
-    others = torch.stack([item.others for item in partials], dim=-1)
-    highest = tops == top[:, None]
-    scale = (tops - top[:, None]).exp()
-    terms = torch.where(highest, others, (counts + others) * scale)
-    count = counts.masked_fill(~highest, 0).sum(dim=-1)
-    if order == "pairwise_tree":
-        return Partial(top, count, tree_sum(terms))
-    ordered = terms.unbind(-1)
-    total = torch.zeros_like(top)
-    for term in ordered if order == ORDERS[0] else reversed(ordered):
-        total = total + term
-    return Partial(top, count, total)

@@ -12,6 +12,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
+from typing import Any
 
 from xcfg.plugin.operators import BoundOperator, instantiate
 from xcfg.schema.codec import convert, plain
@@ -75,11 +76,19 @@ def renew() -> None:
 
 
 def reset() -> None:
-    """Set every counter of this process to zero."""
+    """Set every counter of this process to zero, and forget what operators stated of their calls."""
     for operator in ACTIVE.values():
-        operator.calls = 0
+        operator.clear()
 
 
-def counts() -> dict[str, dict[str, str | int]]:
-    """Return {operation: {backend, calls}} of this process."""
-    return {name: {"backend": item.binding.backend_id, "calls": item.calls} for name, item in ACTIVE.items()}
+def counts() -> dict[str, dict[str, Any]]:
+    """Return {operation: {backend, options, calls, stated}} of this process, plain; stated: see plugin.stated."""
+    return {
+        name: {
+            "backend": item.binding.backend_id,
+            "options": dict(item.binding.options),
+            "calls": item.calls,
+            "stated": item.statements.plain(),
+        }
+        for name, item in ACTIVE.items()
+    }

@@ -1,0 +1,1 @@
+"""What the tests of the axes of the selected log probability share, whichever engine runs them."""
