@@ -11,6 +11,9 @@ import torch
 from xcfg.errors import IdentityError, UsageError
 from xcfg.plugin.protocols import MatrixRequest
 from xcfg.schema.codec import evolve
+from xcfg_ops_logp.ablation.descriptor import ORDERS
+from xcfg_ops_logp.ablation.operator import Ablation
+from xcfg_ops_logp.matrix import measure
 from xcfg_ops_logp.matrix.capture import PROCESSES, SCALE, Capture
 from xcfg_ops_logp.matrix.frozen import Frozen
 from xcfg_ops_logp.matrix.measure import change, invariance, replayed
@@ -324,6 +327,29 @@ def test_one_factor_moves_no_more_than_float32_rounds(tmp_path, probe):
     assert metrics["mismatch_kl"] == pytest.approx(-0.5, abs=bound)
     assert metrics["mismatch_k3_kl"] == pytest.approx(float(np.exp(0.5)) - 1.5, abs=2 * bound)
     assert program["ran"][next(iter(program["factor"]))] == next(iter(program["factor"].values()))
+    field = {"block_size": "fusion.block_size"}.get(*program["factor"], f"reduction.{next(iter(program['factor']))}")
+    kind = "recorded" if field.startswith("fusion") else "measured"
+    assert program["contract"] == {"status": "", "refused": "", "measured": [], "recorded": []} | {kind: [field]}
+
+
+@pytest.mark.parametrize(
+    ("more", "status", "field"),
+    [
+        ({"accum_dtype": "float64"}, "NOT_COMPARABLE", "precision.accum_dtype"),
+        ({"transform_chain": "temperature:0.5"}, "INVALID_IDENTITY", "transform.transform_chain"),
+    ],
+)
+def test_an_end_that_differs_in_more_than_the_factor_has_no_number(frozen, monkeypatch, more, status, field):
+    """If this fails, what the contract of the operator binds is not asked, and two changes read as one."""
+
+    class Careless(Ablation):
+        def __init__(self, **options):
+            super().__init__(**options | (more if options["merge_order"] != ORDERS[0] else {}))
+
+    monkeypatch.setattr(measure, "Ablation", lambda **options: Careless(**{"merge_order": ORDERS[0]} | options))
+    rows = rows_of(frozen, table=[item for item in TABLE if item.probe == "merge_order"])
+    assert {(row.status, row.comparable, str(row.metrics)) for row in rows} == {(status, False, "{}")}
+    assert field in rows[0].reason and "the changed end" in rows[0].reason
 
 
 def test_a_factor_without_effect_is_not_a_pass(tmp_path):

@@ -38,8 +38,9 @@ class BoundOperator:
         """Call the backend with the arguments of its semantic operator; `selected` is the last one of a logprob."""
         self.calls += 1
         found = self.function(*args, **kwargs)
-        if self.binding.operation in STATED:
-            self._statements.take(self.function, kwargs["selected"] if "selected" in kwargs else args[-1])
+        handed = kwargs.get("selected", args[-1] if args else None)
+        if self.binding.operation in STATED and handed is not None:
+            self._statements.take(self.function, handed)
         return found
 
     def restate(self) -> None:

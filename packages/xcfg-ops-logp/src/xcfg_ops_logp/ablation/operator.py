@@ -105,6 +105,7 @@ class Ablation:
         self.stated = {
             "options": self.ran,
             "vocabulary": {"policy": self.ran["vocab_padding_policy"], "real": real, "padded": columns},
+            "shards": [list(bounds) for bounds in shards],
         }
         return logprob, logsumexp
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from xcfg_ops_logp.contract.shards import real_shards
 from xcfg_ops_logp.contract.specs import (
     BackendCapability,
     BackwardSpec,
@@ -49,4 +53,62 @@ def reference_contract(*, vocab_size: int, head_dtype: str, rows: int) -> LogPro
         capability=BackendCapability(
             tp_size=1, actual_backend="xcfg.reference_logp", properties=("run-to-run", "batch-invariant")
         ),
+    )
+
+
+def ablation_contract(
+    stated: Mapping[str, Any], *, transforms: Sequence[str], logits_dtype: str, rows: int
+) -> LogProbContract:
+    """Return the contract that `xcfg.ablation_logp` fulfilled in a call that was `stated`.
+
+    stated: of ablation.operator.Ablation. transforms: the steps that it declares. logits_dtype: of what it was handed.
+    rows: of the problem. Options that nothing showed, such as those of a backward, are "none".
+    """
+    ran, vocabulary = stated["options"], stated["vocabulary"]
+    shards = tuple((int(start), int(stop)) for start, stop in stated["shards"])
+    real, padded = int(vocabulary["real"]), int(vocabulary["padded"])
+    steps = {name: float(value) for name, _, value in (item.partition(":") for item in transforms)}
+    alone = len(shards) == 1
+    head = logits_dtype if ran["head_dtype"] == "as_is" else ran["head_dtype"]
+    return LogProbContract(
+        vocab=VocabSpec(
+            org_vocab_size=real,
+            padded_vocab_size=padded,
+            num_pad_rows=padded - real,
+            vocab_padding_policy=vocabulary["policy"],
+        ),
+        sharding=ShardingSpec(vocab_shard_map=real_shards(shards, real), padded_shard_map=shards),
+        reduction=ReductionSpec(
+            reduce="none" if alone else ran["reduce"],
+            merge_order="none" if alone else ran["merge_order"],
+            acc_dtype=ran["accum_dtype"],
+        ),
+        precision=PrecisionSpec(
+            model_dtype=logits_dtype,
+            head_dtype=head,
+            accum_dtype=ran["accum_dtype"],
+            downcast_at=ran["downcast_at"],
+        ),
+        transform=TransformSpec(
+            transform_chain=tuple(transforms),
+            temperature_applied=steps.get("temperature", 1.0),
+            logprobs_mode="processed_logprobs" if transforms else "raw_logprobs",
+            soft_cap=steps.get("soft_cap", 0.0),
+            logit_scale=steps.get("logit_scale", 1.0),
+        ),
+        gather=GatherSpec(
+            selected_gather=ran["selected_gather"],
+            single_owner=True,
+            ignore_index="none",
+            active_mask="all",
+            shift_convention=ran["shift_convention"],
+        ),
+        materialization=MaterializationSpec(logical_rows=rows, physical_rows=rows),
+        fusion=FusionSpec(fusion_impl="none", block_size=ran["block_size"]),
+        backward=BackwardSpec(
+            backward_impl=ran.get("backward_impl", "none"),
+            grad_downcast_at=ran.get("grad_downcast_at", "none"),
+            entropy_reduce=ran.get("entropy_reduce", "none"),
+        ),
+        capability=BackendCapability(tp_size=len(shards), actual_backend="xcfg.ablation_logp"),
     )

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from xcfg.binding import Stated
 
 from xcfg_ops_logp.ablation.operator import Ablation
+from xcfg_ops_logp.contract import bind_logprob
+from xcfg_ops_logp.contract.made import ablation_contract
 from xcfg_ops_logp.matrix.replay import Call, Phase
 
 Operator = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -102,8 +106,9 @@ def change(
     before, after = Ablation(**same), Ablation(**{**same, **factor})
     out, lse, gradient = _Drift(), _Drift(), 0.0
     moved: dict[int, float] = {}
+    dtype = ""
     for call in phase.calls():
-        mine = call.tokens >= 0
+        mine, dtype = call.tokens >= 0, str(call.logits.dtype).removeprefix("torch.")
         with torch.no_grad():
             base, found = (operator.values(call.logits, call.selected) for operator in (before, after))
         out.add(found[0], base[0], mine)
@@ -124,7 +129,27 @@ def change(
         "ran": after.stated.get("options", {}),
         "gradient_rows_per_call": GRADIENT_ROWS if training else 0,
     }
+    if after.stated:  # empty where the phase has no call
+        program["contract"] = _bound(before, after, factor, dtype, int(metrics["compared"]))
     return metrics, program
+
+
+def _bound(before: Ablation, after: Ablation, factor: Mapping[str, object], dtype: str, rows: int) -> dict[str, Any]:
+    """Return what the contracts of both ends allow, where the factor alone is declared.
+
+    refused: why no number may be made of the two, empty where one may. measured: the fields that bind and differ,
+    since they are declared; recorded: those that differ and bind nothing.
+    """
+    made = partial(ablation_contract, logits_dtype=dtype, rows=rows)
+    first, second = (made(item.stated, transforms=item.transforms) for item in (before, after))
+    knobs = [f"logprob.{name}" for name in factor]
+    found = bind_logprob(Stated(first, "the baseline"), Stated(second, "the changed end"), knobs=knobs)
+    return {
+        "status": found.status,
+        "refused": found.reason,
+        "measured": [item.path for item in found.measured],
+        "recorded": [item.path for item in found.recorded],
+    }
 
 
 def _gradient_drift(call: Call, before: Ablation, after: Ablation) -> float:

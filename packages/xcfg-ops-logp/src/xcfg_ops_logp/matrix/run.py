@@ -160,6 +160,10 @@ class _Matrix:
         if idle:
             why = f"{idle[0]} changes nothing over {phase.width} entries"
             return self._blank(item, name, Status.UNOBSERVABLE.value, why)
+        bound = program["contract"]
+        if bound["status"]:
+            why = f"more than the factor differs between the two ends: {bound['refused']}"
+            return self._blank(item, name, bound["status"], why)
         limit = self.frozen.threshold
         apart = limit is not None and metrics["out_max_abs"] > limit
         status = Status.MISMATCH.value if apart else Status.PASS.value
