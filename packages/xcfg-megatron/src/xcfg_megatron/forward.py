@@ -69,7 +69,7 @@ def vocabulary_seen(engine: Engine) -> dict[str, Any]:
     over the real columns nor over one larger number of them have a policy that says so.
     """
     real, padded = engine.shape.vocab, engine.shape.padded
-    stated = engine.operator.statements.vocabularies
+    stated = engine.scorer.statements.vocabularies
     if not stated:
         return {"policy": _policy(set(engine.columns), real, padded), "real": real, "padded": padded}
     try:
