@@ -167,7 +167,7 @@ def test_columns_that_an_operator_adds_are_part_of_the_total(stated, handed, tot
     """If this fails, the sides are compared although one sums over columns that the other does not have."""
     said = [dict(zip(("policy", "real", "padded"), item, strict=True)) for item in stated]
     operator = SimpleNamespace(statements=Statements(vocabularies=said))
-    engine = SimpleNamespace(shape=SimpleNamespace(vocab=500, padded=512), columns=Counter(handed), operator=operator)
+    engine = SimpleNamespace(shape=SimpleNamespace(vocab=500, padded=512), columns=Counter(handed), scorer=operator)
     assert vocabulary_seen(engine) == {"policy": total[0], "real": 500, "padded": total[1]}
 
 
@@ -175,5 +175,5 @@ def test_columns_that_an_operator_adds_are_part_of_the_total(stated, handed, tot
 def test_a_statement_that_nobody_understands_is_no_policy(said):
     """If this fails, an operator that states its columns in words of its own passes for one that masks."""
     operator = SimpleNamespace(statements=Statements(vocabularies=[said]))
-    engine = SimpleNamespace(shape=SimpleNamespace(vocab=500, padded=512), columns=Counter(), operator=operator)
+    engine = SimpleNamespace(shape=SimpleNamespace(vocab=500, padded=512), columns=Counter(), scorer=operator)
     assert vocabulary_seen(engine)["policy"] not in ("mask", "include")

@@ -150,6 +150,30 @@ def test_a_gradient_that_is_not_finite_is_counted():
     assert 0 <= said["max_abs"] < 1e-6 and 0 < said["rel_l2"] < 1e-6
 
 
+class Fickle:
+    """An operator whose backward is another one from call to call."""
+
+    shown_by = {"backward_impl": "backward"}
+
+    def __init__(self):
+        self.calls, self.stated = 0, {}
+
+    def __call__(self, logits, selected):
+        self.calls += 1
+        self.stated = {"options": {"backward_impl": ("autograd", "softmax_minus_onehot")[self.calls % 2]}}
+        return logits.log_softmax(-1).gather(-1, selected[:, None])[:, 0]
+
+
+def test_backwards_that_do_not_agree_are_both_told():
+    """If this fails, the last backward of a score speaks for all others."""
+    looked = probe()
+    looked.operator.function = Fickle()
+    for _ in range(2):
+        looked.look(torch.randn(4, 8), torch.randint(0, 8, (4,)))
+    assert looked.stated.options == {"backward_impl": ["softmax_minus_onehot", "autograd"]}
+    assert looked.report()["ran"] == {"backward_impl": "several: 'softmax_minus_onehot' | 'autograd'"}
+
+
 def test_values_without_a_gradient_are_refused():
     """If this fails, a backend without a backward has a gradient of 0 that is compared."""
     looked = BackwardProbe(binding("xcfg_ops_logp.reference:build"))

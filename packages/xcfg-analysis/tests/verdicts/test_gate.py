@@ -197,6 +197,24 @@ def test_a_case_that_changed_names_the_settings(ran):
     assert bare.kind == "case_changed" and "rollout.dtype" not in bare.text
 
 
+def test_a_case_that_changed_names_what_enters_its_id_and_no_place(ran):
+    """Failing means that a moved folder is named as the reason, or that the reason is not named at all."""
+    kept = {
+        "identity": {"rollout": {"path": "/a", "sha256": "0" * 64}},
+        "scenario": {"note": "x" * 500},
+        "fixed": {"batch.size": 2},
+        "strict_fallback": True,
+    }
+    others = {"identity": {"rollout": {"path": "/b", "sha256": "0" * 64}}, "scenario": {}, "fixed": {"batch.size": 4}}
+    before = evolve(ran, experiment={**ran.experiment, **kept})
+    now = evolve(ran, experiment={**ran.experiment, **kept, **others, "strict_fallback": False})
+    rows = now.rows[0], evolve(now.rows[1], case_id="case-other")
+    (found,) = [item for case in judge(evolve(now, rows=rows), make_baseline(before)).cases for item in case.findings]
+    assert "batch.size 4 instead of 2, scenario.note unset instead of 'xxx" in found.text
+    assert "strict_fallback False instead of True" in found.text
+    assert "path" not in found.text and len(found.text) < 300
+
+
 def test_another_number_of_tokens_closes_it(ran):
     rows = ran.rows[0], edged(ran.rows[1], active_tokens=81)
     report = judge(evolve(ran, rows=rows), make_baseline(ran))

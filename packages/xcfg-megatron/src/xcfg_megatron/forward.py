@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from xcfg.errors import WorkerError
 from xcfg.plugin.protocols import ShardedLogprob
 
 from xcfg_megatron.engine import Engine
@@ -46,12 +47,12 @@ def logprobs(engine: Engine, rows: torch.Tensor, selected: torch.Tensor, policy:
     An operator in the place of the head is called on hidden states [N, K] instead.
 
     policy: `mask` hides the columns that pad the vocabulary, `include` does not. An operator that knows no shards is
-    given the columns of all ranks.
+    given the columns of all ranks. Raises WorkerError where it does not return one value for each id.
     """
     entries = engine.shape.vocab if policy == "mask" else engine.shape.padded
     if engine.head is not None:
         engine.columns[entries] += len(rows)
-        return engine.head.logprobs(rows, selected, entries)
+        return _one_each(engine, engine.head.logprobs(rows, selected, entries), selected)
     function = engine.operator.function
     if isinstance(function, ShardedLogprob):
         function.vocab = entries
@@ -59,7 +60,15 @@ def logprobs(engine: Engine, rows: torch.Tensor, selected: torch.Tensor, policy:
         rows = _whole(engine, rows)[:, :entries]
     found: torch.Tensor = engine.operator(rows, selected)
     engine.columns[function.summed if isinstance(function, ShardedLogprob) else rows.shape[-1]] += len(rows)
-    return found
+    return _one_each(engine, found, selected)
+
+
+def _one_each(engine: Engine, values: torch.Tensor, selected: torch.Tensor) -> torch.Tensor:
+    """Return `values` [N]; WorkerError for another shape, of which one value would be written to every token."""
+    if values.shape != selected.shape:
+        backend = engine.scorer.binding.backend_id
+        raise WorkerError(f"{backend!r} returned {tuple(values.shape)}, not {tuple(selected.shape)} values")
+    return values
 
 
 def vocabulary_seen(engine: Engine) -> dict[str, Any]:
@@ -69,7 +78,7 @@ def vocabulary_seen(engine: Engine) -> dict[str, Any]:
     over the real columns nor over one larger number of them have a policy that says so.
     """
     real, padded = engine.shape.vocab, engine.shape.padded
-    stated = engine.operator.statements.vocabularies
+    stated = engine.scorer.statements.vocabularies
     if not stated:
         return {"policy": _policy(set(engine.columns), real, padded), "real": real, "padded": padded}
     try:

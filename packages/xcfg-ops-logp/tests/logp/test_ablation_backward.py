@@ -220,6 +220,21 @@ def test_the_entropy_has_a_gradient_and_no_value_where_there_is_no_distribution(
         Ablation().entropy(selected)
 
 
+@pytest.mark.parametrize("place", ["logits", "partials", "result"])
+def test_an_entropy_takes_back_nothing_that_the_call_stated(place):
+    """If this fails, the column `entropy` makes an option of the values unobservable."""
+    logits, selected = operands()
+    for reduce in ({}, PARTIALS):
+        operator = Ablation(**reduce, downcast_at=place)
+        operator(logits, selected)
+        before = dict(operator.stated["options"])
+        operator.entropy(logits)
+        after = dict(operator.stated["options"])
+        assert before["downcast_at"] == place
+        assert after.pop("entropy_reduce") == ("partials" if reduce else "logits")
+        assert after == before
+
+
 def test_one_rank_has_no_partials_to_merge():
     """If this fails, a reduction over ranks is read back where there is one rank."""
     logits, selected = operands()

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from xcfg.errors import WorkerError
 from xcfg.plugin.operators import BoundOperator, instantiate
-from xcfg.plugin.stated import shown_by, stated_of
+from xcfg.plugin.stated import OPTIONS, Statements, shown_by, stated_of
 from xcfg.schema._base import Value
 from xcfg.schema.operators import OperatorBinding
 
@@ -29,13 +29,13 @@ MOST_ROWS = 1024
 class BackwardProbe:
     """The gradient of one binding of `selected_logprob` on rows of one score.
 
-    ran: options that a backward has stated; empty before one ran.
+    stated: options that backwards have stated, of all looks; empty before one ran.
     """
 
     def __init__(self, binding: OperatorBinding) -> None:
         """Build a second instance of the operator. Raises PluginError."""
         self.operator = instantiate(binding)
-        self.ran: dict[str, Value] = {}
+        self.stated = Statements()
         self.rows = 0
         self.broken_rows = 0
         self._largest = 0.0
@@ -52,7 +52,7 @@ class BackwardProbe:
             return
         rows, ids = logits[:count].detach(), selected[:count]
         found = self._gradient(rows, ids)
-        self.ran |= _stated_of(self.operator, shown_by(self.operator.function))
+        self.stated.take_options(_stated_of(self.operator, shown_by(self.operator.function)))
         exact = exact_gradient(rows, ids)
         gap = found.double() - exact
         usable = gap.isfinite().all(dim=-1)
@@ -85,7 +85,7 @@ class BackwardProbe:
             "broken_rows": self.broken_rows,
             "max_abs": self._largest,
             "rel_l2": relative,
-            "ran": dict(self.ran),
+            "ran": self.stated.ran,
         }
 
 
@@ -97,7 +97,7 @@ def exact_gradient(logits: torch.Tensor, selected: torch.Tensor) -> torch.Tensor
 
 def probe_of(operator: BoundOperator, knobs: Mapping[str, Value]) -> BackwardProbe | None:
     """Return a probe where a knob of `operator` is planned that only a backward shows."""
-    planned = {path.rpartition(".")[2] for path in knobs if path.startswith("logprob.")}
+    planned = {path.removeprefix(OPTIONS) for path in knobs if path.startswith(OPTIONS)}
     wanted = [name for name, place in shown_by(operator.function).items() if place == BACKWARD and name in planned]
     return BackwardProbe(operator.binding) if wanted else None
 

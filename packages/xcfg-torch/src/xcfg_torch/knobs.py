@@ -167,13 +167,14 @@ def _operator_option(engine: Engine, path: str) -> Reading:
     """Read an option of the injected operator; whether a score exercised it is said where all of them are."""
     binding, found = engine.scorer.binding, Statements()
     found.add(engine.scorer.statements)
-    found.take_options(engine.backward.ran if engine.backward is not None else None)
+    if engine.backward is not None:
+        found.add_options(engine.backward.stated.options)
     return option_reading(path, binding.backend_id, binding.options, found, None)
 
 
 def _shown_by(engine: Engine, path: str) -> str:
     """Return what alone can show the option of a `logprob.*` knob: `backward`, `entropy`; empty for any call."""
-    return shown_by(engine.scorer.function).get(path.partition(".")[2], "") if path.startswith(OPTIONS) else ""
+    return shown_by(engine.scorer.function).get(path.removeprefix(OPTIONS), "") if path.startswith(OPTIONS) else ""
 
 
 def _inherent(value: Value, lifecycle: Lifecycle, source: str) -> Reader:

@@ -43,7 +43,8 @@ def read_facts(rank: int, runner: Any, config: Any) -> dict[str, Any]:
     modules = list(model.modules())
     attention = [module for module in modules if type(module).__name__ == "Attention"]
     custom = [module for module in modules if hasattr(module, "_forward_method")]
-    embedding = next((module for module in modules if type(module).__name__ == "VocabParallelEmbedding"), None)
+    head = _head(modules)
+    operators = registry.counts()
     group = parallel_state.get_tp_group()
     compilation = config.compilation_config
     return {
@@ -74,10 +75,10 @@ def read_facts(rank: int, runner: Any, config: Any) -> dict[str, Any]:
         "native_replay": has_native_replay(runner),
         "logprob_functions": [qualified(item) for item in logprob_functions(runner)],
         "logprob_sources": sorted({_source(item) for item in logprob_functions(runner)}),
-        "vocabulary": {} if embedding is None else _vocabulary(embedding),
+        "vocabulary": {} if head is None else _vocabulary(head),
         "layers": layer_types(modules),
-        "operators": {name: str(item["backend"]) for name, item in registry.counts().items()},
-        "operator_options": {name: item["options"] for name, item in registry.counts().items()},
+        "operators": {name: str(item["backend"]) for name, item in operators.items()},
+        "operator_options": {name: item["options"] for name, item in operators.items()},
         "plugins": os.environ.get("VLLM_PLUGINS"),
         "batch_invariant": batch_invariant(),
         "all_reduce_kernels": all_reduce_kernels(group),
@@ -188,10 +189,16 @@ def _caches(runner: Any) -> list[torch.Tensor]:
     return [item for item in getattr(runner, "kv_caches", []) if isinstance(item, torch.Tensor)]
 
 
-def _vocabulary(embedding: Any) -> dict[str, int]:
+def _head(modules: list[Any]) -> Any:
+    """Return the head's own table, or the embedding's where both are one; None where there is neither."""
+    found = {type(module).__name__: module for module in reversed(modules)}
+    return found.get("ParallelLMHead", found.get("VocabParallelEmbedding"))
+
+
+def _vocabulary(head: Any) -> dict[str, int]:
     return {
-        "org": int(embedding.org_vocab_size),
-        "padded": int(embedding.num_embeddings_padded),
-        "per_rank": int(embedding.num_embeddings_per_partition),
-        "start": int(embedding.shard_indices.padded_org_vocab_start_index),
+        "org": int(head.org_vocab_size),
+        "padded": int(head.num_embeddings_padded),
+        "per_rank": int(head.num_embeddings_per_partition),
+        "start": int(head.shard_indices.padded_org_vocab_start_index),
     }

@@ -7,17 +7,24 @@ from typing import Any
 
 from xcfg_analysis.cube.rows import Cube
 
-PARTS = ("baseline", "operators", "runtime_options", "identity")
-"""The members of an experiment file that enter every case."""
+KNOBS = ("baseline", "fixed")
+PARTS = ("operators", "runtime_options", "identity", "scenario")
+PLAIN = ("scenario_id", "strict_fallback")
+"""Members of a stored experiment that enter every case id: tables of knobs, other tables, and single values."""
+LEFT_OUT = ("identity.rollout.path",)
+"""A place, which enters no id."""
 SHOWN = 3
+LONGEST = 80
+"""Characters of a value: those of an inline identity are whole matrices."""
 
 
 def settings_of(cube: Cube) -> dict[str, Any]:
     """Return dotted name -> value of all that every case of the experiment shares; knobs by their own names."""
     found: dict[str, Any] = {}
-    for part in PARTS:
-        found.update(_leaves(cube.experiment.get(part) or {}, "" if part == "baseline" else f"{part}."))
-    return found
+    for part in (*KNOBS, *PARTS):
+        found.update(_leaves(cube.experiment.get(part) or {}, "" if part in KNOBS else f"{part}."))
+    found |= {name: cube.experiment[name] for name in PLAIN if name in cube.experiment}
+    return {name: value for name, value in found.items() if name not in LEFT_OUT}
 
 
 def changes(now: Mapping[str, Any], kept: Mapping[str, Any]) -> str:
@@ -31,7 +38,10 @@ def changes(now: Mapping[str, Any], kept: Mapping[str, Any]) -> str:
 
 
 def _said(settings: Mapping[str, Any], name: str) -> str:
-    return repr(settings[name]) if name in settings else "unset"
+    if name not in settings:
+        return "unset"
+    text = repr(settings[name])
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."
 
 
 def _leaves(value: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:

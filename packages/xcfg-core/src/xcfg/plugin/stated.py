@@ -5,7 +5,7 @@ A runtime whose workers are other processes brings a Statements back as plain da
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +15,7 @@ from xcfg.schema.names import Exercised
 from xcfg.schema.runtime import Evidence
 
 OPTIONS = "logprob."
-"""What the path of an option of the injected `selected_logprob` begins with."""
+"""What the path of an option begins with, of the injected `selected_logprob` or `linear_selected_logprob`."""
 PLAIN = (bool, int, float, str, type(None))
 NOT_SHOWN = {
     "backward": "no backward of the operator ran, and nothing else shows the option",
@@ -62,20 +62,30 @@ class Statements:
 
     def take_options(self, options: Any) -> None:
         """Add options that ran, name -> value; what is no dict states nothing."""
-        for name, value in (options if isinstance(options, dict) else {}).items():
-            _once(self.options.setdefault(str(name), []), _plain(value))
+        if isinstance(options, dict):
+            self.add_options({str(name): [_plain(value)] for name, value in options.items()})
+
+    def add_options(self, options: Mapping[str, Sequence[Value]]) -> None:
+        """Add options that ran, name -> values, whatever the rows of the calls that did them."""
+        for name, values in options.items():
+            for value in values:
+                _once(self.options.setdefault(name, []), value)
 
     def add(self, other: Statements) -> None:
         """Add what other calls stated."""
-        for name, values in other.options.items() if self._largest(other.rows) else ():
-            for value in values:
-                _once(self.options.setdefault(name, []), value)
+        if self._largest(other.rows):
+            self.add_options(other.options)
         for vocabulary in other.vocabularies:
             _once(self.vocabularies, vocabulary)
         for chain in other.chains:
             _once(self.chains, chain)
         self.moved += other.moved
         self.shown_by.update(other.shown_by)
+
+    @property
+    def ran(self) -> dict[str, Value]:
+        """Option -> the value that ran; of several, text that names them all and equals no value of anybody."""
+        return {name: _shown(values) for name, values in self.options.items()}
 
     @property
     def transforms(self) -> tuple[str, ...]:
@@ -115,9 +125,8 @@ class Statements:
         """Return what a report says of it: `logprob` {"options", "vocabulary"} and `vocabulary`; empty for nothing."""
         if not self.options and not self.vocabularies:
             return {}
-        options = {name: _shown(values) for name, values in self.options.items()}
         vocabulary = {"vocabulary": self.vocabulary} if self.vocabularies else {}
-        return {"logprob": {"options": options, **vocabulary}, **vocabulary}
+        return {"logprob": {"options": self.ran, **vocabulary}, **vocabulary}
 
 
 def stated_of(function: Any) -> dict[str, Any]:

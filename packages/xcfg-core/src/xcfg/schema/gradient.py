@@ -11,11 +11,11 @@ from xcfg.schema.codec import convert
 
 
 class GradientSummary(Record):
-    """How far an arm's gradient of the log probability with respect to the logits lies from float64's.
+    """How far an arm's gradient of the log probability with respect to the logits lies from float64's log_softmax.
 
     rows: looked at, of all ranks; broken_rows: of them, those where it is not finite, which the figures leave out.
     max_abs: largest difference. rel_l2: norm of the difference over norm of the gradient, of the worst rank. ran: what
-    the backward states of itself.
+    the backward states of itself, on the first of the ranks.
     """
 
     rows: int

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import torch
 
-from xcfg_ops_logp.ablation.partials import Partial, in_order
+from xcfg_ops_logp.ablation.partials import Partial, in_order, log_total
 from xcfg_ops_logp.reference import tree_sum
 
 
@@ -35,4 +35,4 @@ def merged(partials: list[Partial], sums: list[torch.Tensor], together: Partial,
     """Return the entropy [n]. sums: `weighted` of every rank, each [n]; together: the partials, merged in `order`."""
     scale = torch.stack([(item.top - together.top).exp() for item in partials], dim=-1)
     mean = in_order(torch.stack(sums, dim=-1) * scale, order) / (together.ties + together.others)
-    return together.top + torch.log1p((together.ties - 1) + together.others) - mean
+    return together.top + log_total(together) - mean

@@ -17,9 +17,9 @@ from xcfg.errors import UsageError
 
 from xcfg_ops_logp.ablation.head_descriptor import BLOCK_COLUMNS, CHUNK_ROWS, OPTIONS
 from xcfg_ops_logp.ablation.head_product import head_product
-from xcfg_ops_logp.ablation.online import folded, log_total
+from xcfg_ops_logp.ablation.online import folded
 from xcfg_ops_logp.ablation.operator import DTYPES
-from xcfg_ops_logp.ablation.partials import Partial, summed
+from xcfg_ops_logp.ablation.partials import Partial, log_total, summed
 from xcfg_ops_logp.inputs import ignore_id
 from xcfg_ops_logp.linear.inputs import check_linear
 
@@ -148,8 +148,6 @@ class AblationLinear:
             },
             "vocabulary": {"policy": "mask", "real": entries, "padded": entries},
             "rows": count,
-            "rows_per_product": min(rows, count),
-            "columns_per_product": columns,
         }
 
 

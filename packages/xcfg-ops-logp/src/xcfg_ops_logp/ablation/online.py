@@ -21,8 +21,3 @@ def folded(seen: Partial, new: Partial) -> Partial:
         ties = ties + part.ties.masked_fill(~highest, 0)
         others = others + torch.where(highest, part.others, (part.ties + part.others) * scale)
     return Partial(top, ties, others)
-
-
-def log_total(state: Partial) -> torch.Tensor:
-    """Return the log-sum-exp relative to the maximum [n]."""
-    return torch.log1p((state.ties - 1) + state.others)

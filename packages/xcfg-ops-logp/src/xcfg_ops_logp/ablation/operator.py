@@ -20,7 +20,7 @@ from xcfg.errors import UsageError
 from xcfg_ops_logp.ablation import entropy
 from xcfg_ops_logp.ablation.backward import ANALYTIC, noted, rounded, softmax_minus_onehot
 from xcfg_ops_logp.ablation.descriptor import ORDERS, SHOWN_BY
-from xcfg_ops_logp.ablation.partials import Partial, added, summed
+from xcfg_ops_logp.ablation.partials import Partial, added, log_total, summed
 from xcfg_ops_logp.contract.shards import ShardMap, megatron_shards, vllm_shards
 from xcfg_ops_logp.inputs import accumulator, check, check_logits, ignore_id, positive
 
@@ -90,7 +90,7 @@ class Ablation:
         self.ran, self.stated = {}, {}
         internal = self.options["shift_convention"] == "internal"
         ids = selected.roll(-1) if internal else selected
-        self.ran["shift_convention"] = "internal" if internal else "pre_shifted"
+        self.ran |= {"shift_convention": "internal" if internal else "pre_shifted", "downcast_at": "never"}
         ignored = check(logits, ids, real, ignore_index=self.ignore_index)
         self.scored_ids = ids
         safe = ids if ignored is None else ids.masked_fill(ignored, 0)
@@ -187,9 +187,9 @@ class Ablation:
         picked = self._picked(wide, selected, shards)
         partials = self._partials(wide, shards)
         whole = self._merged(partials)
-        log_total = torch.log1p((whole.ties - 1) + whole.others)
+        total = log_total(whole)
         self._note(wide, real, shards, partials)
-        return (picked - whole.top) - log_total, whole.top + log_total
+        return (picked - whole.top) - total, whole.top + total
 
     def _partials(self, wide: torch.Tensor, shards: ShardMap) -> list[Partial]:
         top = self._agreed(wide)
@@ -212,7 +212,6 @@ class Ablation:
         head = self.options["head_dtype"]
         source = rows if head == "as_is" else rows.to(DTYPES[head])
         self.ran["head_dtype"] = head if source is rows else str(source.dtype).removeprefix("torch.")
-        self.ran["downcast_at"] = "never"
         if columns > rows.shape[1]:
             source = torch.nn.functional.pad(source, (0, columns - rows.shape[1]))
         wide = source.to(torch.promote_types(self.accum_dtype, rows.dtype))

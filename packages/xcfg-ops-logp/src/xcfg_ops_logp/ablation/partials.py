@@ -18,6 +18,11 @@ class Partial(NamedTuple):
     others: torch.Tensor
 
 
+def log_total(state: Partial) -> torch.Tensor:
+    """Return the log-sum-exp relative to the maximum [n]."""
+    return torch.log1p((state.ties - 1) + state.others)
+
+
 def summed(local: torch.Tensor, top: torch.Tensor | None) -> Partial:
     """Return the partial of one block [n, w], relative to `top` [n] where the ranks agreed on a maximum.
 

@@ -158,7 +158,9 @@ def _gradient_drift(call: Call, before: Ablation, after: Ablation) -> float:
         leaf = call.logits[:GRADIENT_ROWS].float().requires_grad_()
         total = operator.values(leaf, call.selected[:GRADIENT_ROWS])[0].sum()
         found += torch.autograd.grad(total, leaf)
-    return float((found[0] - found[1]).abs().max())
+    drift = _Drift()
+    drift.add(found[0], found[1], np.ones(len(found[0]), dtype=np.bool_))
+    return drift.largest
 
 
 def _edge(ends: Sequence[Mapping[int, float]], moved: Mapping[int, float], *, first: bool) -> dict[str, float]:
