@@ -106,6 +106,32 @@ def test_an_option_that_calls_do_not_state_is_as_it_was_built():
     assert read(idle).exercised is Exercised.NO
 
 
+def test_an_option_that_a_stating_backend_leaves_out_is_not_what_ran():
+    """If this fails, a choice that no call could show is applied because the operator was built with it."""
+    operator = bound(Teller(stated={"options": {"other": 1}}))
+    operator(None, IDS)
+    found = read(operator)
+    assert (found.status, found.actual) == (Applied.UNOBSERVABLE, None)
+    assert "nothing of 'block_size'" in found.reason
+
+
+def test_rows_decide_only_over_options_that_rows_show():
+    """If this fails, a fall-back on small calls is hidden by a large one, or a last batch takes back the others."""
+    teller, found = Teller(), Statements()
+    for rows, chunk, kernel in ((4, 0, "own"), (48, 24, "own"), (3, 0, "library"), (48, 24, "own")):
+        teller.stated = {"options": {"chunk": chunk, "kernel": kernel}, "rows": rows, "by_rows": ("chunk",)}
+        found.take(teller, IDS)
+    assert found.options == {"kernel": ["own", "library"], "chunk": [24]}
+    small = Statements()
+    teller.stated = {"options": {"chunk": 0, "kernel": "own"}, "rows": 2, "by_rows": ("chunk",)}
+    small.take(teller, IDS)
+    came = Statements.of(json.loads(json.dumps(small.plain())))
+    came.add(found)
+    assert came.options == {"kernel": ["own", "library"], "chunk": [24]}
+    found.add(small)
+    assert found.options["chunk"] == [24]
+
+
 def test_an_option_of_the_backward_is_what_a_backward_states():
     """If this fails, an option that no log probability depends on is applied by a score that never ran it."""
     teller = Teller(shown_by={"grad": "backward", "sum": "entropy", "odd": "moonlight"})

@@ -190,6 +190,30 @@ def test_what_did_not_act_is_not_stated_as_run():
     assert {name: said.stated["options"][name] for name in acting} == acting
 
 
+def test_what_this_call_could_not_show_is_left_out_or_is_what_it_would_have_been():
+    """If this fails, a shift of one row, a dtype that rounds nothing or a sum over one owner reads as what ran."""
+    logits, selected = operands(64)
+    shifted = Ablation(shift_convention="internal")
+    shifted(logits[:1], selected[:1])
+    assert "shift_convention" not in shifted.stated["options"]
+    shifted(logits, selected)
+    assert shifted.stated["options"]["shift_convention"] == "internal"
+    for dtype, head, ran in (
+        (torch.float32, "float32", "as_is"),
+        (torch.bfloat16, "float32", "as_is"),
+        (torch.bfloat16, "bfloat16", "as_is"),
+        (torch.float32, "bfloat16", "bfloat16"),
+        (torch.bfloat16, "float16", "float16"),
+    ):
+        operator = Ablation(head_dtype=head)
+        operator(logits.to(dtype), selected)
+        assert operator.stated["options"]["head_dtype"] == ran, (dtype, head)
+    for shards, ran in ({}, "local_gather"), (SPLIT, "masked_sum_allreduce"):
+        operator = Ablation(selected_gather="masked_sum_allreduce", **shards)
+        operator(logits, selected)
+        assert operator.stated["options"]["selected_gather"] == ran
+
+
 def test_a_map_of_an_engine_that_pads_less_is_refused():
     """If this fails, columns lie on no rank."""
     logits, selected = operands(500)

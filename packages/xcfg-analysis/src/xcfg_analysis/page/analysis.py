@@ -19,7 +19,7 @@ from xcfg_analysis.cube.rows import Cube, Row
 from xcfg_analysis.effects.effect import effects
 from xcfg_analysis.effects.interactions import interactions
 from xcfg_analysis.floors.floors import INVALID, floors, resolution
-from xcfg_analysis.page.causes import Said, is_excess, say
+from xcfg_analysis.page.causes import Said, is_blamed, is_excess, say
 from xcfg_analysis.page.conclusion import conclusion
 from xcfg_analysis.page.looks import looks_like
 from xcfg_analysis.page.next_step import Next, home_of, next_step
@@ -95,7 +95,7 @@ def look_at(evidence: Evidence, series: Series | None = None) -> Looked:
     enough = smallest(evidence, baseline, points)
     following = partial(next_step, evidence, baseline, found, said, points, unvaried=unvaried, enough=enough)
     step = following(home_of(evidence))
-    blamed = any(cause.diagnosis for cause in said.causes)
+    blamed = any(is_blamed(cause, profiles=points.profiles) for cause in said.causes)
     analysis = Analysis(
         schema_version=ANALYSIS,
         conclusion=introduced(points)

@@ -136,6 +136,13 @@ def _refuted_by(effect: Effect, change: GapChange) -> str:
     )
 
 
+def is_blamed(cause: Cause, *, profiles: bool) -> bool:
+    """Whether a cause makes a part of production's gap; a coupled one that only opens it further does not."""
+    return bool(cause.diagnosis) and (
+        cause.diagnosis != COUPLED or cause.direction == ("widens" if profiles else "narrows")
+    )
+
+
 def is_excess(row: Row) -> bool:
     """Whether rounding does not explain the gap of a row."""
     return row.assessment is not None and row.assessment.assessment in EXCESS

@@ -116,8 +116,11 @@ class StatedLogprob(Protocol):
     stated: `options` maps the name of an option to the value that ran; `vocabulary` is {"policy", "real", "padded"}, as
     the gate over vocabularies takes it. transforms: what it does to logits, in the spelling of a manifest. scored_ids:
     int64 [N], the ids whose values it returned; None where they are those it was handed. A `linear_selected_logprob`
-    says the same of what it is handed. `rows`: how many the call had, stated where an option shows itself only in
-    enough of them; the calls with the most rows then stand for a score.
+    says the same of what it is handed.
+
+    An option that a call cannot show is left out of what it states, and one that no call shows did not run. Where that
+    depends on the number of rows, `stated` has `rows`, and in `by_rows` the names of those options: of them the calls
+    with the most rows stand for a score.
     """
 
     stated: dict[str, Any]

@@ -5,7 +5,7 @@ A runtime whose workers are other processes brings a Statements back as plain da
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,8 +30,8 @@ class Statements:
 
     options: name of an option -> the values that calls did. vocabularies: what was summed over, as StatedLogprob has
     it. chains: the transforms. moved: rows whose value is of another id than the one that was handed over. shown_by:
-    option -> what alone can show it, for options that no log probability depends on. rows: of the largest call, where
-    calls state how many rows they had; its options stand for the score, since in fewer rows an option may show nothing.
+    option -> what alone can show it, for options that no log probability depends on. by_rows: options that only enough
+    rows can show, of which the calls with the most rows stand for the score; rows: how many those had.
     """
 
     options: dict[str, list[Value]] = field(default_factory=dict)
@@ -39,13 +39,15 @@ class Statements:
     chains: list[tuple[str, ...]] = field(default_factory=list)
     moved: int = 0
     shown_by: dict[str, str] = field(default_factory=dict)
+    by_rows: list[str] = field(default_factory=list)
     rows: int = -1
 
     def take(self, function: Any, handed: Any) -> None:
         """Add what `function` states of the call that it has just finished; handed: int64 [N], the ids of that call."""
         said = stated_of(function)
-        if self._largest(said.get("rows", -1)):
-            self.take_options(said.get("options"))
+        options = said.get("options")
+        stated = {str(name): [_plain(value)] for name, value in (options if isinstance(options, dict) else {}).items()}
+        self._take(stated, said.get("by_rows", ()), int(said.get("rows", -1)))
         self.shown_by.update(shown_by(function))
         if "vocabulary" in said:
             _once(self.vocabularies, _plain(said["vocabulary"]))
@@ -54,11 +56,14 @@ class Statements:
         if scored is not handed:
             self.moved += len(handed) if scored.shape != handed.shape else int((scored != handed).sum())
 
-    def _largest(self, rows: int) -> bool:
-        """Return whether no call with more rows was taken; what calls with fewer stated is dropped."""
-        if rows > self.rows:
-            self.options, self.rows = {}, rows
-        return rows == self.rows
+    def _take(self, options: Mapping[str, Sequence[Value]], by_rows: Iterable[str], rows: int) -> None:
+        """Add options of calls with `rows` rows; of those in `by_rows` only where no call with more rows was taken."""
+        names = {str(name) for name in by_rows}
+        if names and rows > self.rows:
+            self.options = {name: values for name, values in self.options.items() if name not in names}
+            self.rows = rows
+        self.by_rows += sorted(names.difference(self.by_rows))
+        self.add_options({name: item for name, item in options.items() if rows >= self.rows or name not in names})
 
     def take_options(self, options: Any) -> None:
         """Add options that ran, name -> value; what is no dict states nothing."""
@@ -73,8 +78,7 @@ class Statements:
 
     def add(self, other: Statements) -> None:
         """Add what other calls stated."""
-        if self._largest(other.rows):
-            self.add_options(other.options)
+        self._take(other.options, other.by_rows, other.rows)
         for vocabulary in other.vocabularies:
             _once(self.vocabularies, vocabulary)
         for chain in other.chains:
@@ -110,6 +114,7 @@ class Statements:
             "chains": chains,
             "moved": self.moved,
             "shown_by": self.shown_by,
+            "by_rows": self.by_rows,
             "rows": self.rows,
         }
 
@@ -119,7 +124,8 @@ class Statements:
         options = {str(name): list(values) for name, values in plain["options"].items()}
         chains = [tuple(chain) for chain in plain["chains"]]
         shown, rows = dict(plain["shown_by"]), int(plain["rows"])
-        return cls(options, list(plain["vocabularies"]), chains, int(plain["moved"]), shown, rows)
+        moved, by_rows = int(plain["moved"]), list(plain["by_rows"])
+        return cls(options, list(plain["vocabularies"]), chains, moved, shown, by_rows, rows)
 
     def mechanism(self) -> dict[str, Any]:
         """Return what a report says of it: `logprob` {"options", "vocabulary"} and `vocabulary`; empty for nothing."""
@@ -170,6 +176,9 @@ def option_reading(
     if not did and place:
         reason = NOT_SHOWN.get(place, f"nothing but {place} shows the option, and it did not run")
         return Reading(given, None, evidence, exercised=Exercised.NO, reason=reason)
+    if not did and statements.options:
+        reason = f"{backend!r} states what its calls did, and nothing of {name!r}: no call showed it"
+        return Reading(given, None, evidence, exercised=exercised, reason=reason)
     if not did:
         return Reading(given, given, evidence, exercised=exercised)
     ran = ", ".join(f"{name}={value!r}" for value in did)

@@ -148,6 +148,7 @@ class AblationLinear:
             },
             "vocabulary": {"policy": "mask", "real": entries, "padded": entries},
             "rows": count,
+            "by_rows": ("materialization", "chunk_size"),
         }
 
 

@@ -90,7 +90,9 @@ class Ablation:
         self.ran, self.stated = {}, {}
         internal = self.options["shift_convention"] == "internal"
         ids = selected.roll(-1) if internal else selected
-        self.ran |= {"shift_convention": "internal" if internal else "pre_shifted", "downcast_at": "never"}
+        self.ran["downcast_at"] = "never"
+        if not internal or bool((ids != selected).any()):  # a row alone has no other to shift to
+            self.ran["shift_convention"] = "internal" if internal else "pre_shifted"
         ignored = check(logits, ids, real, ignore_index=self.ignore_index)
         self.scored_ids = ids
         safe = ids if ignored is None else ids.masked_fill(ignored, 0)
@@ -211,7 +213,8 @@ class Ablation:
     def _widened(self, rows: torch.Tensor, columns: int) -> torch.Tensor:
         head = self.options["head_dtype"]
         source = rows if head == "as_is" else rows.to(DTYPES[head])
-        self.ran["head_dtype"] = head if source is rows else str(source.dtype).removeprefix("torch.")
+        rounded = torch.promote_types(rows.dtype, source.dtype) != source.dtype
+        self.ran["head_dtype"] = str(source.dtype).removeprefix("torch.") if rounded else "as_is"
         if columns > rows.shape[1]:
             source = torch.nn.functional.pad(source, (0, columns - rows.shape[1]))
         wide = source.to(torch.promote_types(self.accum_dtype, rows.dtype))
@@ -230,7 +233,7 @@ class Ablation:
 
     def _picked(self, wide: torch.Tensor, selected: torch.Tensor, shards: ShardMap) -> torch.Tensor:
         """Return the selected logit [n]: from its owner, or as the sum over ranks of what each holds, 0 elsewhere."""
-        if self.options["selected_gather"] == "local_gather":
+        if self.options["selected_gather"] == "local_gather" or len(shards) == 1:
             self.ran["selected_gather"] = "local_gather"
             return wide.gather(-1, selected[:, None])[:, 0]
         self.ran["selected_gather"] = "masked_sum_allreduce"

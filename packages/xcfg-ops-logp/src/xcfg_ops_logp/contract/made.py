@@ -101,7 +101,7 @@ def ablation_contract(
             single_owner=True,
             ignore_index="none",
             active_mask="all",
-            shift_convention=ran["shift_convention"],
+            shift_convention=ran.get("shift_convention"),
         ),
         materialization=MaterializationSpec(logical_rows=rows, physical_rows=rows),
         fusion=FusionSpec(fusion_impl="none", block_size=ran["block_size"]),

@@ -6,6 +6,7 @@ logits before it calls one, what the live head of each rank says (`mechanism["vo
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -60,7 +61,7 @@ def _owned(phase: Phase, reports: Sequence[Any]) -> tuple[VocabSpec, dict[str, A
     for call in phase.calls():
         widths.add(call.logits.shape[1])
         maps.add(call.shards)
-        hidden = max(hidden, call.beyond)
+        hidden = max(hidden, math.inf if math.isnan(call.beyond) else call.beyond)
     if len(widths) != 1:
         raise _UnmetError(f"{phase.name} was handed logits of the widths {sorted(widths)}")
     if len(maps) != 1:
