@@ -30,6 +30,8 @@ MEASURED = {
     ("weights.path", "reload"): 0.0,
 }
 """(knob, value) -> largest |difference| to the baseline in bfloat16, nats: probes of vLLM 0.32.0 without xcfg."""
+ON_TILES = {("rollout.max_num_batched_tokens", 16): 1.7e-2}
+"""The same on a processor with AMX tiles: a prompt that is cut inside one of them is rounded otherwise."""
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +68,8 @@ def moved(tmp_path_factory):
 def test_every_knob_moves_what_it_was_measured_to_move(moved):
     """Failing means that a knob does not reach the engine, or that something else changes with it."""
     wrong = {}
-    for name, expected in MEASURED.items():
+    here = MEASURED | (ON_TILES if torch.cpu._is_amx_tile_supported() else {})
+    for name, expected in here.items():
         status, largest = moved[name]
         near = largest == 0.0 if expected == 0.0 else expected / WITHIN < largest < expected * WITHIN
         if status != {"applied"} or not near:
