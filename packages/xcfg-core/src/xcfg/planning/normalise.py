@@ -140,7 +140,7 @@ class Catalogue:
         prefixes = [prefix for prefix in self.providers if path.startswith(prefix)]
         if prefixes:
             package = self.providers[max(prefixes, key=len)]
-            hints.append(f"The package {package!r} would provide it; `xcfg plugins list` shows what is active.")
+            hints.append(f"Such knobs come with the package {package!r}; `xcfg plugins list` shows what is active.")
         if path.startswith(OPERATORS):
             hints.append("Operators stand in the field `operators`, in `fixed` or, in v2, in `interventions`.")
         place = ": ".join(part for part in (self.source, where) if part)

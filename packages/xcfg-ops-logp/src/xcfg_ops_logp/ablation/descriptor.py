@@ -20,67 +20,68 @@ SHOWN_BY = {**dict.fromkeys(BACKWARD, "backward"), "entropy_reduce": "entropy"}
 """Option -> what alone can show it: a backward pass, or the method `entropy`; no log probability depends on it."""
 
 
-def _option(name: str, domain: Domain, default: Value, summary: str) -> OptionDefinition:
+def option(name: str, domain: Domain, default: Value, summary: str) -> OptionDefinition:
+    """Return one option of a backend whose every choice is one."""
     return OptionDefinition(name=name, domain=domain, default=default, summary=summary)
 
 
 OPTIONS = (
-    _option("vocab_padding_policy", Choice(values=("mask", "include")), "mask", "whether padded columns enter the sum"),
-    _option(
+    option("vocab_padding_policy", Choice(values=("mask", "include")), "mask", "whether padded columns enter the sum"),
+    option(
         "padded_vocab_size",
         IntRange(minimum=0),
         0,
         "columns of 0, as those of zero rows of a head are, are added up to this size; 0 adds none",
     ),
-    _option(
+    option(
         "vocab_shard_map",
         Text(pattern=r"whole|even:[1-9][0-9]*|(megatron|vllm):[1-9][0-9]*(:[1-9][0-9]*)?"),
         "whole",
         "who owns which id: whole, even:RANKS, or an engine's map, megatron:RANKS[:DIVISOR], vllm:RANKS[:MULTIPLE]",
     ),
-    _option("reduce", Choice(values=REDUCE), "allgather_logits", "what the virtual ranks hand each other"),
-    _option("merge_order", Choice(values=ORDERS), ORDERS[0], "in which order partial sums of the ranks are added"),
-    _option(
+    option("reduce", Choice(values=REDUCE), "allgather_logits", "what the virtual ranks hand each other"),
+    option("merge_order", Choice(values=ORDERS), ORDERS[0], "in which order partial sums of the ranks are added"),
+    option(
         "head_dtype",
         Choice(values=("as_is", "bfloat16", "float16", "float32")),
         "as_is",
         "dtype that the logits are rounded to when they come out of the head",
     ),
     ACCUMULATOR,
-    _option("downcast_at", Choice(values=DOWNCAST), "never", "where digits are dropped: to downcast_dtype and back"),
-    _option("downcast_dtype", Choice(values=("bfloat16", "float16")), "bfloat16", "the dtype of downcast_at"),
-    _option(
+    option("downcast_at", Choice(values=DOWNCAST), "never", "where digits are dropped: to downcast_dtype and back"),
+    option("downcast_dtype", Choice(values=("bfloat16", "float16")), "bfloat16", "the dtype of downcast_at"),
+    option(
         "transform_chain",
         Text(pattern=rf"none|{STEP}(,{STEP})*"),
         "none",
         "none, or ordered steps such as temperature:0.7,soft_cap:30; refused where one side alone has them",
     ),
-    _option(
+    option(
         "selected_gather",
         Choice(values=("local_gather", "masked_sum_allreduce")),
         "local_gather",
         "how the selected logit is found",
     ),
-    _option(
+    option(
         "shift_convention",
         Choice(values=("pre_shifted", "internal")),
         "pre_shifted",
         "row n scores selected[n], or selected[n + 1], which is another token",
     ),
-    _option("block_size", IntRange(minimum=0), 0, "columns in one step of an online softmax; 0 takes a shard at once"),
-    _option(
+    option("block_size", IntRange(minimum=0), 0, "columns in one step of an online softmax; 0 takes a shard at once"),
+    option(
         "backward_impl",
         Choice(values=("autograd", "softmax_minus_onehot")),
         "autograd",
         "gradient through the forward's graph, or analytic, from logits and log-sum-exp that were saved",
     ),
-    _option(
+    option(
         "grad_downcast_at",
         Choice(values=("never", "softmax", "dlogits")),
         "never",
         "where digits of the gradient are dropped, to downcast_dtype: in the analytic softmax, or in the result",
     ),
-    _option(
+    option(
         "entropy_reduce",
         Choice(values=("logits", "partials")),
         "logits",

@@ -5,11 +5,11 @@ No name here is one of `xcfg.ablation_logp`, because a knob is an option of one 
 
 from __future__ import annotations
 
-from xcfg.schema._base import Value
-from xcfg.schema.knobs import Choice, Domain, IntRange
+from xcfg.schema.knobs import Choice, IntRange
 from xcfg.schema.names import SourceClass, Tier
-from xcfg.schema.operators import OperatorBackendDescriptor, OptionDefinition
+from xcfg.schema.operators import OperatorBackendDescriptor
 
+from xcfg_ops_logp.ablation.descriptor import option
 from xcfg_ops_logp.ablation.knobs import option_knobs
 from xcfg_ops_logp.kernel_backends import LINEAR_SHAPES
 from xcfg_ops_logp.torch_backends import IGNORE
@@ -23,42 +23,38 @@ CHUNK_ROWS = 64
 BLOCK_COLUMNS = 8192
 
 
-def _option(name: str, domain: Domain, default: Value, summary: str) -> OptionDefinition:
-    return OptionDefinition(name=name, domain=domain, default=default, summary=summary)
-
-
 OPTIONS = (
-    _option(
+    option(
         "materialization",
         Choice(values=MATERIALIZATIONS),
         MATERIALIZATIONS[0],
         "rows of one head product: all that are handed over, chunk_size of them, or one, as a decode step has",
     ),
-    _option(
+    option(
         "chunk_size",
         IntRange(minimum=0),
         0,
         f"rows of one head product where materialization is chunked; 0 takes {CHUNK_ROWS}",
     ),
-    _option(
+    option(
         "head_gemm_kernel",
         Choice(values=KERNELS),
         KERNELS[0],
         "the head product: the library's, or one whose order over K is the same for a row in every batch",
     ),
-    _option(
+    option(
         "head_gemm_dtype",
         Choice(values=GEMM_DTYPES),
         GEMM_DTYPES[0],
         "dtype that hidden states and head are cast to before their product, and that logits come out in",
     ),
-    _option(
+    option(
         "fusion_impl",
         Choice(values=FUSIONS),
         FUSIONS[0],
         "whether logits are formed, or the vocabulary is multiplied and summed up block by block",
     ),
-    _option(
+    option(
         "vocab_block_size",
         IntRange(minimum=0),
         0,
