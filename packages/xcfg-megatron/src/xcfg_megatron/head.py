@@ -57,11 +57,6 @@ class InjectedHead:
         """Whether the stand-in is the output layer's forward now."""
         return self.module.__dict__.get("forward") is self.stand_in
 
-    def clear(self) -> None:
-        """Forget all calls."""
-        self.operator.clear()
-        self.stand_in.calls = 0
-
     def check(self, left: torch.Tensor) -> None:
         """Raise WorkerError unless `left` [b, s, K], what left the model, is what entered the output layer."""
         entered, self.stand_in.entered = self.stand_in.entered, None

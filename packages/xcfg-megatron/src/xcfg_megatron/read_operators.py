@@ -34,7 +34,7 @@ def _logp(engine: Engine, layout: Layout, requested: Value) -> Reading:
 
 
 def option_reader(path: str) -> Reader:
-    """Return the reader of an option of the selected log probability."""
+    """Return the reader of an option of the operator that log probabilities come from."""
 
     def read(engine: Engine, layout: Layout, requested: Value) -> Reading:
         operator = engine.scorer
