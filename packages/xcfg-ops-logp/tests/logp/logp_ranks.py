@@ -6,6 +6,7 @@ without which NCCL refuses two ranks on one device, so that they talk over socke
 
 from __future__ import annotations
 
+import faulthandler
 import multiprocessing
 import os
 import tempfile
@@ -167,14 +168,23 @@ def captured(widths: list[int], starts: list[int], groups: Any) -> Any:
 
 
 def _main(
-    rank: int, folder: str, jobs: list[tuple[str, tuple[Any, ...]]], world: int, backend: str, algorithm: str
+    rank: int,
+    folder: str,
+    jobs: list[tuple[str, tuple[Any, ...]]],
+    world: int,
+    backend: str,
+    algorithm: str,
+    wait: float,
 ) -> None:
     torch.set_num_threads(1)
+    faulthandler.dump_traceback_later(wait - 10)  # a rank that hangs says where
     if backend == "nccl":
         os.environ |= {"NCCL_ALGO": algorithm} if algorithm else {}
         os.environ |= {"NCCL_HOSTID": f"rank-{rank}", "NCCL_NET": "Socket", "NCCL_SOCKET_IFNAME": "lo"}
         torch.cuda.set_device(DEVICE[backend])
-    dist.init_process_group(backend, init_method=f"file://{folder}/rendezvous", rank=rank, world_size=world)
+    card = torch.device(DEVICE[backend]) if backend == "nccl" else None
+    where = f"file://{folder}/rendezvous"
+    dist.init_process_group(backend, init_method=where, rank=rank, world_size=world, device_id=card)
     groups: dict[int, tuple[Any, int]] = {}
     for size in SIZES:
         if size > world:
@@ -194,23 +204,24 @@ def run(
     world: int = WORLD,
     backend: str = "gloo",
     algorithm: str = "",
+    wait: float = 280.0,
 ) -> list[list[Any]]:
     """Run the named functions in `world` processes; return what each rank answered, job by job.
 
-    algorithm: NCCL_ALGO, where not NCCL's choice.
+    algorithm: NCCL_ALGO, where not NCCL's choice. wait: seconds that a rank is given; one that hangs says where.
     """
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["logp_ranks"])
     ranks = [
-        context.Process(target=_main, args=(rank, str(folder), jobs, world, backend, algorithm))
+        context.Process(target=_main, args=(rank, str(folder), jobs, world, backend, algorithm, wait))
         for rank in range(world)
     ]
     for process in ranks:
         process.start()
     try:
         for process in ranks:
-            process.join(280)
+            process.join(wait)
         codes = [process.exitcode for process in ranks]
     finally:
         for process in ranks:

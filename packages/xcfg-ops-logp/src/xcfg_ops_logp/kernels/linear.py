@@ -35,7 +35,7 @@ class Blocks:
     rows: int = 2048
     columns: int = 16896
     buffers: int = 1
-    plan: Plan = field(default_factory=lambda: Plan(segment=32768))
+    plan: Plan = field(default_factory=lambda: Plan(tile_rows=4, tile_columns=1024, warps=4))
 
 
 DEFAULT = Blocks()

@@ -27,10 +27,10 @@ class Plan:
     asynchronous load pipeline, 1 for plain loads. asm: the one-instruction exp2 (not in the interpreter).
     """
 
-    tile_rows: int = 4
-    tile_columns: int = 1024
+    tile_rows: int = 8
+    tile_columns: int = 512
     segment: int = 32768
-    warps: int = 4
+    warps: int = 2
     stages: int = 1
     asm: bool = ASM
 
