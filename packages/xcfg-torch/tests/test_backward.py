@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from xcfg.errors import WorkerError
+from xcfg.schema.gradient import gradient_of
 from xcfg.schema.names import Applied, EvidenceKind, Exercised
 from xcfg.schema.operators import OperatorBinding
 from xcfg_torch.backward import ROWS_PER_CALL, BackwardProbe
@@ -148,6 +149,19 @@ def test_a_gradient_that_is_not_finite_is_counted():
     said = looked.report()
     assert (said["rows"], said["broken_rows"]) == (4, 1)
     assert 0 <= said["max_abs"] < 1e-6 and 0 < said["rel_l2"] < 1e-6
+
+
+@pytest.mark.parametrize(("logits", "largest"), [(torch.full((3, 8), torch.nan), None), (torch.zeros(3, 1), 0.0)])
+def test_a_norm_that_was_not_measured_is_no_zero(logits, largest):
+    """If this fails, rows that are all broken, or a gradient of 0, read as a gradient that is right."""
+    looked = probe()
+    looked.look(logits, torch.zeros(3, dtype=torch.int64))
+    said = looked.report()
+    assert (said["max_abs"], said["rel_l2"]) == (largest, None)
+    whole = {"rows": 2, "broken_rows": 0, "max_abs": 0.5, "rel_l2": 0.25, "ran": {}}
+    both = gradient_of([{"backward": said}, {"backward": whole}])
+    assert (both.max_abs, both.rel_l2, both.rows) == (0.5, 0.25, 5)
+    assert gradient_of([{"backward": said}]).rel_l2 is None
 
 
 class Fickle:

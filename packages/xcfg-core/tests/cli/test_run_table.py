@@ -97,10 +97,13 @@ def test_a_gradient_is_a_line_of_its_own_and_told_once(capsys):
     far = GradientSummary(rows=32, broken_rows=0, max_abs=1.25e-3, rel_l2=2e-3, ran={"backward_impl": "fused"})
     cases = [evolve(case(label, "PASS"), gradients={"training": far}) for label in ("a", "b", "c")]
     broken = evolve(case("d", "PASS"), gradients={"training": evolve(far, broken_rows=3)})
-    out = shown(capsys, *cases, broken, case("e", "PASS"))
+    nothing = evolve(far, broken_rows=32, max_abs=None, rel_l2=None)
+    out = shown(capsys, *cases, broken, evolve(case("f", "PASS"), gradients={"training": nothing}), case("e", "PASS"))
     said = [line for line in out.splitlines() if "gradient of training" in line]
     figures = "gradient of training: max 0.00125, rel. L2 0.002 from float64's over 32 rows"
+    unmeasured = figures.replace("0.00125", "-").replace("0.002", "-")
     assert said == [
         f"  a and 2 more: {figures} (backward_impl=fused)",
         f"  d: {figures}, 3 of them not finite (backward_impl=fused)",
+        f"  f: {unmeasured}, 32 of them not finite (backward_impl=fused)",
     ]

@@ -38,7 +38,7 @@ class BackwardProbe:
         self.stated = Statements()
         self.rows = 0
         self.broken_rows = 0
-        self._largest = 0.0
+        self._largest: float | None = None
         self._gap_squares = 0.0
         self._squares = 0.0
 
@@ -59,7 +59,7 @@ class BackwardProbe:
         self.rows += count
         self.broken_rows += int((~usable).sum())
         if bool(usable.any()):
-            self._largest = max(self._largest, float(gap[usable].abs().max()))
+            self._largest = max(self._largest or 0.0, float(gap[usable].abs().max()))
             self._gap_squares += float(gap[usable].square().sum())
             self._squares += float(exact[usable].square().sum())
 
@@ -79,12 +79,11 @@ class BackwardProbe:
         """Return what a score's mechanism says under `backward`; empty where no row was looked at."""
         if not self.rows:
             return {}
-        relative = math.sqrt(self._gap_squares / self._squares) if self._squares else 0.0
         return {
             "rows": self.rows,
             "broken_rows": self.broken_rows,
             "max_abs": self._largest,
-            "rel_l2": relative,
+            "rel_l2": math.sqrt(self._gap_squares / self._squares) if self._squares else None,
             "ran": self.stated.ran,
         }
 

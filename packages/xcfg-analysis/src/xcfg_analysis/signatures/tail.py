@@ -66,4 +66,7 @@ def _unseen(tokens: Tokens) -> str:
     """Return what else looks like a tail, where the column that tells them apart was not scored."""
     if "entropy" in tokens.columns:
         return ""
-    return " A temperature on one side looks like it too: `xcfg run EXPERIMENT --columns entropy` tells them apart."
+    return (
+        " A temperature on one side looks like it too: `xcfg run EXPERIMENT --columns entropy` tells them apart, "
+        "of engines that have that column."
+    )

@@ -14,14 +14,15 @@ class GradientSummary(Record):
     """How far an arm's gradient of the log probability with respect to the logits lies from float64's log_softmax.
 
     rows: looked at, of all ranks; broken_rows: of them, those where it is not finite, which the figures leave out.
-    max_abs: largest difference. rel_l2: norm of the difference over norm of the gradient, of the worst rank. ran: what
-    the backward states of itself, on the first of the ranks.
+    max_abs: largest difference, None where no row is left. rel_l2: norm of the difference over norm of float64's
+    gradient, of the worst rank; None where no row is left or that norm is 0. ran: what the backward states of itself,
+    on the first of the ranks.
     """
 
     rows: int
     broken_rows: int
-    max_abs: float
-    rel_l2: float
+    max_abs: float | None
+    rel_l2: float | None
     ran: dict[str, Value] = {}
 
     def options(self) -> str:
@@ -44,7 +45,11 @@ def gradient_of(mechanisms: Iterable[Any]) -> GradientSummary | None:
     return GradientSummary(
         rows=sum(item.rows for item in ranks),
         broken_rows=sum(item.broken_rows for item in ranks),
-        max_abs=max(item.max_abs for item in ranks),
-        rel_l2=max(item.rel_l2 for item in ranks),
+        max_abs=_worst(item.max_abs for item in ranks),
+        rel_l2=_worst(item.rel_l2 for item in ranks),
         ran=ranks[0].ran,
     )
+
+
+def _worst(figures: Iterable[float | None]) -> float | None:
+    return max((figure for figure in figures if figure is not None), default=None)
