@@ -93,13 +93,17 @@ def test_only_calls_since_the_last_clear_count():
     assert (operator.statements.transforms, read(operator).status) == ((), Applied.APPLIED)
 
 
-def test_an_option_that_calls_do_not_state_is_as_it_was_built():
-    """If this fails, a backend that states nothing cannot be varied, or one without the option can."""
+def test_a_backend_that_states_nothing_is_not_taken_at_its_word():
+    """If this fails, an option that a backend takes and ignores counts as applied, and is exonerated."""
     operator = bound(lambda logits, selected: selected)
+    assert read(operator).actual == 16, "what it was built with, until it is called"
     operator(None, IDS)
     found = read(operator)
-    assert (found.status, [item.kind.value for item in found.evidence]) == (Applied.APPLIED, ["state"])
+    assert (found.status, [item.kind.value for item in found.evidence]) == (Applied.UNOBSERVABLE, ["state"])
+    assert "states nothing of its calls" in found.reason
     assert operator.statements.mechanism() == {}
+    there = Statements.of(json.loads(json.dumps(operator.statements.plain())))
+    assert option_reading(PATH, "mine", {"block_size": 16}, there, 1).actual is None
     absent = read(operator, path="logprob.merge_order")
     assert absent.status is Applied.UNOBSERVABLE and "without the option 'merge_order'" in absent.reason
     idle = bound(Teller())

@@ -31,7 +31,8 @@ class Statements:
     options: name of an option -> the values that calls did. vocabularies: what was summed over, as StatedLogprob has
     it. chains: the transforms. moved: rows whose value is of another id than the one that was handed over. shown_by:
     option -> what alone can show it, for options that no log probability depends on. by_rows: options that only enough
-    rows can show, of which the calls with the most rows stand for the score; rows: how many those had.
+    rows can show, of which the calls with the most rows stand for the score; rows: how many those had. calls: how many
+    were looked at, also of a backend that states nothing.
     """
 
     options: dict[str, list[Value]] = field(default_factory=dict)
@@ -41,9 +42,11 @@ class Statements:
     shown_by: dict[str, str] = field(default_factory=dict)
     by_rows: list[str] = field(default_factory=list)
     rows: int = -1
+    calls: int = 0
 
     def take(self, function: Any, handed: Any) -> None:
         """Add what `function` states of the call that it has just finished; handed: int64 [N], the ids of that call."""
+        self.calls += 1
         said = stated_of(function)
         options = said.get("options")
         stated = {str(name): [_plain(value)] for name, value in (options if isinstance(options, dict) else {}).items()}
@@ -84,6 +87,7 @@ class Statements:
         for chain in other.chains:
             _once(self.chains, chain)
         self.moved += other.moved
+        self.calls += other.calls
         self.shown_by.update(other.shown_by)
 
     @property
@@ -116,6 +120,7 @@ class Statements:
             "shown_by": self.shown_by,
             "by_rows": self.by_rows,
             "rows": self.rows,
+            "calls": self.calls,
         }
 
     @classmethod
@@ -123,9 +128,9 @@ class Statements:
         """Return what `plain` made plain."""
         options = {str(name): list(values) for name, values in plain["options"].items()}
         chains = [tuple(chain) for chain in plain["chains"]]
-        shown, rows = dict(plain["shown_by"]), int(plain["rows"])
-        moved, by_rows = int(plain["moved"]), list(plain["by_rows"])
-        return cls(options, list(plain["vocabularies"]), chains, moved, shown, by_rows, rows)
+        shown, by_rows = dict(plain["shown_by"]), list(plain["by_rows"])
+        counts = {name: int(plain[name]) for name in ("moved", "rows", "calls")}
+        return cls(options, list(plain["vocabularies"]), chains, shown_by=shown, by_rows=by_rows, **counts)
 
     def mechanism(self) -> dict[str, Any]:
         """Return what a report says of it: `logprob` {"options", "vocabulary"} and `vocabulary`; empty for nothing."""
@@ -161,10 +166,11 @@ def scored_ids(function: Any, handed: Any) -> Any:
 def option_reading(
     path: str, backend: str, built: Mapping[str, Value], statements: Statements, calls: int | None
 ) -> Reading:
-    """Return what became of an option: the one value that every call did, or the built one where calls state nothing.
+    """Return what became of an option: the one value that every call did, none where they state nothing of it.
 
-    built: the options that the live operator was built with. calls: of it in the score; None where none was counted.
-    An option that something else than a call shows is not what ran until that has run.
+    built: the options that the live operator was built with; they stand for it until the first call. calls: of it in
+    the score; None where none was counted. An option that something else than a call shows is not what ran until that
+    has run.
     """
     name = path.rpartition(".")[2]
     if name not in built:
@@ -178,6 +184,9 @@ def option_reading(
         return Reading(given, None, evidence, exercised=Exercised.NO, reason=reason)
     if not did and statements.options:
         reason = f"{backend!r} states what its calls did, and nothing of {name!r}: no call showed it"
+        return Reading(given, None, evidence, exercised=exercised, reason=reason)
+    if not did and statements.calls:
+        reason = f"{backend!r} states nothing of its calls, so nothing shows that they did {name}={given!r}"
         return Reading(given, None, evidence, exercised=exercised, reason=reason)
     if not did:
         return Reading(given, given, evidence, exercised=exercised)
