@@ -22,7 +22,7 @@ from xcfg_ops_logp.matrix.rows import CAPTURE, MATRIX, TABLE, changed
 from xcfg_ops_logp.matrix.run import _Matrix
 from xcfg_ops_logp.plugin import REFERENCE
 from xcfg_ops_logp.reference import build, evaluate
-from xcfg_ops_logp.torch_backends import REFERENCE_FLOAT32
+from xcfg_ops_logp.torch_backends import REFERENCE_FLOAT32, TREE
 
 ENTRIES = 512
 TOKENS = 20
@@ -137,6 +137,25 @@ def test_on_a_native_backend_the_same_control_is_a_measurement(frozen):
     assert all(row.metrics["unequal"] >= TOKENS and row.reason for row in control)
     assert control[0].metrics["out_max_abs"] == pytest.approx(2.0**-30, rel=1e-3)
     assert all(row.comparable for row in found if row.row == "L3")
+
+
+@pytest.mark.parametrize("error", [0.5, float("nan")])
+def test_a_backend_that_is_far_from_the_reference_does_not_pass(tmp_path, error):
+    """If this fails, a wrong kernel is held against itself alone, and passes."""
+    far = Frozen("MISMATCH", threshold=0.01)
+    for seed, arm in enumerate(ARMS):
+        score, _, selected = kept(tmp_path / arm, seed=seed)
+        far.phases[arm] = phase_of(arm, tmp_path / arm, score, np.ones(TOKENS, dtype=bool))
+        far.selected = selected.numpy()
+    exact = build()
+    found = rows_of(far, backend=TREE, operator=lambda logits, ids: exact(logits, ids) + error)
+    baselines = [row for row in found if row.row == "L0"]
+    assert {row.status for row in baselines} == {"MISMATCH"}
+    assert all("nats from xcfg.reference_logp" in row.reason for row in baselines)
+    expected = error if error == error else np.inf
+    assert all(row.metrics["reference_max_abs"] == pytest.approx(expected) for row in baselines)
+    near = rows_of(far, backend=TREE)
+    assert {row.metrics["reference_max_abs"] for row in near if row.row == "L0"} == {0.0}
 
 
 def test_a_baseline_that_is_not_what_the_worker_computed_stops_every_row(frozen):

@@ -26,7 +26,11 @@ GRADIENT_ROWS = 16
 
 @dataclass(frozen=True)
 class Measured:
-    """A phase's own baseline. value: token -> log probability. replay: how that compares with the worker's value."""
+    """A phase's own baseline.
+
+    value: token -> log probability. replay: how that compares with the worker's value and, in `reference_max_abs`, with
+    an exact operator's on the same logits.
+    """
 
     value: dict[int, float]
     replay: dict[str, float]
@@ -58,16 +62,19 @@ class _Drift:
         return {"compared": self.tokens, "unequal": self.unequal, "out_max_abs": self.largest}
 
 
-def replayed(phase: Phase, operator: Operator) -> Measured:
-    """Return the phase's baseline: the same calls once more, beside what the worker computed."""
-    drift = _Drift()
+def replayed(phase: Phase, operator: Operator, exact: Operator | None = None) -> Measured:
+    """Return the phase's baseline: the same calls once more, beside what the worker computed, and beside `exact`."""
+    drift, away = _Drift(), _Drift()
     value: dict[int, float] = {}
     for call in phase.calls():
         mine = call.tokens >= 0
         again = operator(call.logits, call.selected)
         drift.add(again, call.value, mine)
+        if exact is not None:
+            away.add(again, exact(call.logits, call.selected), mine)
         value.update(zip(call.tokens[mine].tolist(), again.double()[torch.from_numpy(mine)].tolist(), strict=True))
-    return Measured(value, drift.metrics())
+    apart = {} if exact is None else {"reference_max_abs": away.largest}
+    return Measured(value, {**drift.metrics(), **apart})
 
 
 def invariance(phase: Phase, operator: Operator, base: Measured) -> dict[str, float]:
@@ -121,6 +128,7 @@ def change(
         metrics["dlogits_max_abs"] = gradient
     metrics |= _edge(ends, moved, first=first)
     program = {
+        "operator": "xcfg.ablation_logp on both ends, whatever backend was captured",
         "inputs": f"the logits of {phase.name}, as captured",
         "intermediate": "float32",
         "final_write": "float32",

@@ -27,7 +27,7 @@ TABLE = (
     MatrixRowDefinition(
         row="L0",
         role="baseline",
-        summary="a second call on the captured logits gives what the engine's worker computed",
+        summary="a second call on the captured logits gives what the worker computed, and that is near the reference",
         probe="replay",
         factor="none",
         baseline="the value that the worker computed",
@@ -85,13 +85,22 @@ TABLE = (
     ),
 )
 
+NOTE = """figures are nats, or counts: `compared` values, and of them those that are `unequal` in any bit.
+  out, lse, dlogits: the largest movement of log probability, log-sum-exp and gradient that the factor makes there.
+  selected_max_abs: the largest gap of the edge with the factor on that end; _without: with it on neither.
+  mismatch_kl: mean(-d) of that gap d; mismatch_k3_kl: mean(exp d - 1 - d).
+  reference_max_abs: of the backend from xcfg.reference_logp, on the same logits.
+  A row passes while what it moves stays within the contract's threshold, however far the edge itself drifts. Drift
+  that no row makes comes with the logits, from before the vocabulary."""
+"""Printed below the rows."""
+
 MATRIX = DebugMatrix(
     module=MODULE,
     summary="Selected log probability: vocabulary, selected tokens, tile and merge order, on captured logits.",
     factory="xcfg_ops_logp.matrix.run:run",
     rows=("L0", "L1", "L2", "L3", "LC0"),
     table=TABLE,
-    note="a difference that L3 does not reproduce lies before the vocabulary: look at the ffn and attention rows first",
+    note=NOTE,
 )
 RANGES: dict[str, object] = {"vocab_shard_map": "even:8", "reduce": "allgather_partials_fixed_merge"}
 TILES = {"lse_tile": 8, "lse_tile_128": 128}
