@@ -15,6 +15,7 @@ from typing import Any
 from xcfg.errors import MissingDependencyError, PluginError
 from xcfg.plugin.readback import HEAD, SELECTED
 from xcfg.plugin.stated import Statements, declared_chain, stated_of
+from xcfg.plugin.untouched import Untouched
 from xcfg.schema._base import Value
 from xcfg.schema.operators import OperatorBinding
 
@@ -35,11 +36,18 @@ class BoundOperator:
     _statements: Statements = field(default_factory=Statements, init=False, repr=False)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the backend with the arguments of its semantic operator; `selected` is the last one of a logprob."""
+        """Call the backend with the arguments of its semantic operator; `selected` is the last one of a logprob.
+
+        Raises WorkerError where a backend of such an operator wrote into one of them.
+        """
         self.calls += 1
+        if self.binding.operation not in STATED:
+            return self.function(*args, **kwargs)
+        inputs = Untouched((*args, *kwargs.values()))
         found = self.function(*args, **kwargs)
+        inputs.check(self.binding.backend_id)
         handed = kwargs.get("selected", args[-1] if args else None)
-        if self.binding.operation in STATED and handed is not None:
+        if handed is not None:
             self._statements.take(self.function, handed)
         return found
 
