@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
-from xcfg.errors import IdentityError, UsageError
+from xcfg.errors import IdentityError, UsageError, XcfgError
 from xcfg.plugin.protocols import MatrixRequest
 from xcfg.schema.codec import evolve
 from xcfg_ops_logp.ablation.descriptor import ORDERS
@@ -16,6 +17,7 @@ from xcfg_ops_logp.ablation.operator import Ablation
 from xcfg_ops_logp.matrix import measure
 from xcfg_ops_logp.matrix.capture import PROCESSES, SCALE, Capture
 from xcfg_ops_logp.matrix.frozen import Frozen
+from xcfg_ops_logp.matrix.guarded import Guarded
 from xcfg_ops_logp.matrix.measure import change, invariance, replayed
 from xcfg_ops_logp.matrix.replay import phase_of
 from xcfg_ops_logp.matrix.rows import CAPTURE, MATRIX, TABLE, changed
@@ -131,7 +133,7 @@ def test_on_a_native_backend_the_same_control_is_a_measurement(frozen):
     def depends(logits, selected):
         return whole(logits, selected) + (2.0**-30 if len(logits) == 1 else 0.0)
 
-    found = rows_of(frozen, backend=evolve(REFERENCE, backend_id="somebody.native"), operator=depends)
+    found = rows_of(frozen, backend=evolve(REFERENCE, backend_id="somebody.native", properties=()), operator=depends)
     control = [row for row in found if row.row == "LC0"]
     assert {row.status for row in control} == {"PASS"}
     assert all(row.metrics["unequal"] >= TOKENS and row.reason for row in control)
@@ -139,23 +141,109 @@ def test_on_a_native_backend_the_same_control_is_a_measurement(frozen):
     assert all(row.comparable for row in found if row.row == "L3")
 
 
-@pytest.mark.parametrize("error", [0.5, float("nan")])
-def test_a_backend_that_is_far_from_the_reference_does_not_pass(tmp_path, error):
+@pytest.fixture
+def sound(tmp_path):
+    """A sound replay of three arms, and what becomes of its baselines under another operator."""
+
+    def rows(operator, backend=TREE):
+        found = Frozen("MISMATCH", threshold=0.01)
+        for seed, arm in enumerate(ARMS):
+            folder = tmp_path / f"{arm}-{len(list(tmp_path.iterdir()))}"
+            score, _, selected = kept(folder, seed=seed)
+            found.phases[arm] = phase_of(arm, folder, score, np.ones(TOKENS, dtype=bool))
+            found.selected = selected.numpy()
+        return rows_of(found, backend=backend, operator=operator)
+
+    return rows
+
+
+def test_a_backend_that_is_far_from_the_reference_does_not_pass(sound):
     """If this fails, a wrong kernel is held against itself alone, and passes."""
-    far = Frozen("MISMATCH", threshold=0.01)
-    for seed, arm in enumerate(ARMS):
-        score, _, selected = kept(tmp_path / arm, seed=seed)
-        far.phases[arm] = phase_of(arm, tmp_path / arm, score, np.ones(TOKENS, dtype=bool))
-        far.selected = selected.numpy()
     exact = build()
-    found = rows_of(far, backend=TREE, operator=lambda logits, ids: exact(logits, ids) + error)
+    unclaimed = evolve(TREE, properties=())
+    found = sound(lambda logits, ids: exact(logits, ids) + 0.5, unclaimed)
     baselines = [row for row in found if row.row == "L0"]
     assert {row.status for row in baselines} == {"MISMATCH"}
     assert all("nats from xcfg.reference_logp" in row.reason for row in baselines)
-    expected = error if error == error else np.inf
-    assert all(row.metrics["reference_max_abs"] == pytest.approx(expected) for row in baselines)
-    near = rows_of(far, backend=TREE)
+    assert all(row.metrics["reference_max_abs"] == pytest.approx(0.5) for row in baselines)
+    near = sound(exact)
     assert {row.metrics["reference_max_abs"] for row in near if row.row == "L0"} == {0.0}
+    assert {row.status for row in near} == {"PASS"}
+
+
+@pytest.mark.parametrize("value", [float("nan"), -float("inf"), float("inf")])
+def test_values_that_are_not_finite_have_no_row(sound, value):
+    """If this fails, a NaN equals a NaN, and a side without one number passes."""
+    found = sound(lambda logits, ids: torch.full(ids.shape, value, dtype=torch.float64))
+    later = [row for row in found if row.role != "gate"]
+    assert {row.status for row in later} == {"INVALID_ARTIFACT"}
+    assert not any(row.metrics or row.comparable for row in later)
+    assert all(f"{TOKENS} of {TOKENS} active log probabilities" in row.reason for row in later)
+    exact = build()
+
+    def alone(logits, ids):
+        return exact(logits, ids) + (value if len(ids) == 1 else 0.0)
+
+    control = [row for row in sound(alone) if row.row == "LC0"]
+    assert {row.status for row in control} == {"INVALID_ARTIFACT"} and not any(row.metrics for row in control)
+
+
+def test_a_claim_that_the_control_refutes_is_no_measurement(sound):
+    """If this fails, a backend that declares batch invariance and lacks it passes."""
+    exact = build()
+    found = sound(lambda logits, ids: exact(logits, ids) + (2.0**-30 if len(ids) == 1 else 0.0))
+    assert {row.status for row in found if row.row == "LC0"} == {"CONTROL_FAILED"}
+    assert all("declares batch-invariant" in row.reason for row in found if row.row == "LC0")
+    assert {row.status for row in found if row.row == "L3"} == {"CONTROL_FAILED"}
+
+
+class Odd:
+    """A right operator with one fault."""
+
+    def __init__(self, fault):
+        self.fault, self.transforms, self.scored_ids = fault, (), None
+        if fault == "transforms":
+            self.transforms = ("temperature:0.5",)
+
+    def __call__(self, logits, selected):
+        found = build()(logits, selected)
+        if self.fault == "writes":
+            logits.mul_(0)
+        if self.fault == "raises":
+            raise KeyError("lost")
+        if self.fault == "other ids":
+            self.scored_ids = selected.roll(1)
+        return {"short": found[:-1], "half": found.half(), "none": None}.get(self.fault, found)
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        ("transforms", "transforms logits"),
+        ("writes", "wrote into its argument 0"),
+        ("raises", "failed in the replay: KeyError"),
+        ("other ids", "scored other ids"),
+        ("short", "returned (4,), not (5,) values"),
+        ("half", "returned torch.float16"),
+        ("none", "returned NoneType"),
+    ],
+)
+def test_what_a_run_refuses_of_an_operator_the_replay_refuses(fault, words):
+    """If this fails, the matrix gives numbers of a backend that a run would not take, or calls its fault xcfg's."""
+    with pytest.raises(XcfgError, match=re.escape(words)) as caught:
+        Guarded(Odd(fault), "mine")(torch.randn(5, 16), torch.arange(5))
+    assert "'mine'" in str(caught.value)
+
+
+def test_what_a_backend_prints_is_not_in_the_report(capsys):
+    """If this fails, the JSON of a matrix begins with what an operator printed."""
+
+    def loud(logits, selected):
+        print("loud")
+        return build()(logits, selected)
+
+    Guarded(loud, "mine")(torch.randn(5, 16), torch.arange(5))
+    assert capsys.readouterr() == ("", "loud\n")
 
 
 def test_a_baseline_that_is_not_what_the_worker_computed_stops_every_row(frozen):

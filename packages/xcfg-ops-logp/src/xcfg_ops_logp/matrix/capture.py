@@ -19,6 +19,7 @@ from xcfg.errors import UsageError
 from xcfg.plugin.operators import load_factory
 
 from xcfg_ops_logp.contract.shards import ShardMap
+from xcfg_ops_logp.matrix.guarded import Guarded
 from xcfg_ops_logp.sharded.exchange import Ranks
 
 PER_PROCESS = 1 << 20
@@ -41,7 +42,7 @@ class Capture:
         from xcfg.schema.codec import parse_strict
 
         given: dict[str, Any] = parse_strict(options)
-        self.inner = load_factory(factory)(**given)
+        self.inner = Guarded(load_factory(factory)(**given), factory)
         self.index, self.folder = _claimed(Path(folder))
         self.calls = 0
         self.rows = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -36,6 +37,11 @@ class Measured:
     replay: dict[str, float]
 
     @property
+    def broken(self) -> int:
+        """Tokens without a finite log probability."""
+        return sum(not math.isfinite(value) for value in self.value.values())
+
+    @property
     def unequal(self) -> bool:
         """Whether the replay differs from the worker in any bit."""
         return bool(self.replay["unequal"])
@@ -56,7 +62,7 @@ class _Drift:
         self.unequal += int(apart.sum())
         if bool(apart.any()):
             gaps = (first[apart] - second[apart]).abs()
-            self.largest = max(self.largest, float(gaps.nan_to_num(nan=torch.inf).max()))
+            self.largest = max(self.largest, float(gaps.nan_to_num(nan=torch.inf, posinf=torch.inf).max()))
 
     def metrics(self) -> dict[str, float]:
         return {"compared": self.tokens, "unequal": self.unequal, "out_max_abs": self.largest}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +16,7 @@ from xcfg.schema.names import Status
 from xcfg.schema.operators import OperatorBackendDescriptor
 
 from xcfg_ops_logp.matrix.frozen import NUMBERS, Frozen, captured
+from xcfg_ops_logp.matrix.guarded import Guarded
 from xcfg_ops_logp.matrix.measure import Measured, Operator, change, invariance, replayed
 from xcfg_ops_logp.matrix.ownership import Held, ownership
 from xcfg_ops_logp.matrix.rows import CAPTURE, EDGES, MODULE, changed
@@ -22,6 +24,8 @@ from xcfg_ops_logp.matrix.selection import selection
 from xcfg_ops_logp.reference import selected_logprob
 
 REFERENCE = "xcfg.reference_logp"
+CLAIMS = {"L0": "run-to-run", "LC0": "batch-invariant"}
+"""Row -> the property that it holds a backend to which declares it."""
 
 
 def run(request: MatrixRequest) -> tuple[MatrixRow, ...]:
@@ -32,7 +36,8 @@ def run(request: MatrixRequest) -> tuple[MatrixRow, ...]:
     root.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".matrix-", dir=root) as scratch:
         frozen = captured(request, backend, options, Path(scratch))
-        return _Matrix(request, backend, load_factory(backend.factory)(**options), frozen).rows()
+        operator = Guarded(load_factory(backend.factory)(**options), backend.backend_id)
+        return _Matrix(request, backend, operator, frozen).rows()
 
 
 def _backend(request: MatrixRequest) -> OperatorBackendDescriptor:
@@ -67,7 +72,7 @@ class _Matrix:
 
     @property
     def reference(self) -> bool:
-        """Whether a nonzero baseline or control is a fault, and not a measurement."""
+        """Whether a nonzero baseline or control is a fault, whatever the backend claims."""
         return self.backend.backend_id.startswith(REFERENCE)
 
     def rows(self) -> tuple[MatrixRow, ...]:
@@ -95,13 +100,24 @@ class _Matrix:
         status, why = self.unmet[name]
         if status != Status.PASS.value:
             return [self._blank(item, name, status, why)]
+        spoilt = self._spoilt(edge)
+        if spoilt:
+            return [self._blank(item, name, Status.INVALID_ARTIFACT.value, spoilt)]
         if item.role in ("baseline", "control"):
             return [self._control(item, arm, name) for arm in edge]
-        if self.reference and not self.failed:
+        if not self.failed:
             self._check_controls()
         if self.failed:
             return [self._blank(item, name, Status.CONTROL_FAILED.value, self.failed)]
         return [self._change(item, arm, edge, name) for arm in edge]
+
+    def _spoilt(self, edge: tuple[str, str]) -> str:
+        """Return why an end has no log probabilities that could be compared, as a run would say it."""
+        for arm in edge:
+            measured = self._measured(arm)
+            if measured.broken:
+                return f"{measured.broken} of {len(measured.value)} active log probabilities of {arm} are not finite"
+        return ""
 
     def _hold(self, edge: tuple[str, str], name: str) -> dict[str, tuple[Held, dict[str, Any]]]:
         """Return gate -> (what came of it, what it saw), and note the first that is not met."""
@@ -134,20 +150,24 @@ class _Matrix:
         return self.moves[arm]
 
     def _check_controls(self) -> None:
-        """A selection of rows may leave controls out; on the reference they are held all the same."""
+        """A selection of rows may leave controls out; what the backend claims is held all the same."""
         for arm in self.frozen.phases:
-            if self._measured(arm).unequal:
+            if self._held("L0") and self._measured(arm).unequal:
                 self.failed = f"the replay of {arm} is not what the worker computed"
-            elif self._moves(arm)["unequal"]:
-                self.failed = f"the reference depends on the batch in {arm}"
+            elif self._held("LC0") and self._moves(arm)["unequal"]:
+                self.failed = f"{self.backend.backend_id} depends on the batch in {arm}"
+
+    def _held(self, row: str) -> bool:
+        return self.reference or CLAIMS[row] in self.backend.properties
 
     def _control(self, item: MatrixRowDefinition, arm: str, edge: str) -> MatrixRow:
         base = self._measured(arm)
         metrics = base.replay if item.row == "L0" else self._moves(arm)
         zero, status, reason = not metrics["unequal"], Status.PASS.value, ""
         if not zero:
-            reason = f"{self.backend.backend_id} is measured here, and is not bitwise equal in {arm}"
-        if not zero and self.reference:
+            word = f"declares {CLAIMS[item.row]}" if self._held(item.row) else "is measured here"
+            reason = f"{self.backend.backend_id} {word}, and is not bitwise equal in {arm}"
+        if not zero and self._held(item.row):
             status = Status.CONTROL_FAILED.value
             self.failed = f"{item.row} of {arm} is not bitwise zero"
         away = metrics.get("reference_max_abs", 0.0)
@@ -191,6 +211,9 @@ class _Matrix:
         reason: str = "",
         program: dict[str, Any] | None = None,
     ) -> MatrixRow:
+        odd = [name for name, value in metrics.items() if not math.isfinite(value)]
+        if odd:
+            return self._blank(item, edge, Status.INVALID_ARTIFACT.value, f"{odd[0]} of {phase} is not finite")
         return MatrixRow(
             module=MODULE,
             row=item.row,
