@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 from xcfg.errors import IdentityError, UsageError
@@ -120,7 +122,21 @@ def test_a_chain_is_done_in_its_order():
     assert (found(logits, selected) - other(logits, selected)).abs().max() > 0.1
     assert found.transforms == ("temperature:0.7", "soft_cap:5.0")
     assert Ablation().transforms == ()
+    domain = next(item.domain for item in OPTIONS if item.name == "transform_chain")
+    for right in ("none", "temperature:0.7,soft_cap:30", "logit_scale:1e-2", "temperature:10.0E+5"):
+        assert re.fullmatch(domain.pattern, right)
+        Ablation(transform_chain=right)
+    for wrong in (
+        "temperature:0.0",
+        "temperature:1e",
+        "temperature:1.2.3",
+        "temperature:1e400",
+        "soft_cap:-1",
+        "none,",
+    ):
+        assert not re.fullmatch(domain.pattern, wrong), "refused before anything runs"
     for wrong in ("temperature:0", "temperature", "top_p:0.9"):
+        assert not re.fullmatch(domain.pattern, wrong)
         with pytest.raises(UsageError, match="the step"):
             Ablation(transform_chain=wrong)
 

@@ -237,3 +237,21 @@ def test_memory_is_that_of_a_few_rows(made):
     wide = 8 if made is FixedPoint else 4
     chunk, kept = 2 * 65_536 * wide, 16 * 8 * 8
     assert chunk < cost.measure(operator, logits, selected).peak_bytes <= 2.6 * chunk + kept
+
+
+@pytest.mark.parametrize(
+    ("asked", "logits", "did"),
+    [
+        ("float64", torch.float32, "float64"),
+        ("float32", torch.float64, "float64"),
+        ("float32", torch.bfloat16, "float32"),
+    ],
+)
+def test_the_accumulator_is_stated_as_it_ran(asked, logits, did):
+    """If this fails, a run cannot show that the option acted, or takes one that did not at its word."""
+    operator = Tree(accum_dtype=asked)
+    assert operator.stated == {}
+    operator(torch.randn(3, 40).to(logits), torch.arange(3))
+    assert operator.stated == {"options": {"accum_dtype": did}}
+    operator(torch.zeros(0, 40), torch.arange(0))
+    assert operator.stated == {}, "a call without rows shows nothing"

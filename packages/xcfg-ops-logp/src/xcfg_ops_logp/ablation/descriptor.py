@@ -11,7 +11,9 @@ from xcfg.schema.operators import OperatorBackendDescriptor, OptionDefinition
 
 from xcfg_ops_logp.torch_backends import ACCUMULATOR, CHUNK, IGNORE
 
-STEP = r"(temperature|soft_cap|logit_scale):[0-9][0-9.eE+-]*"
+NUMBER = r"(?=[0-9.]*[1-9])[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]{1,2})?"
+"""A decimal number above 0 that float64 holds."""
+STEP = rf"(temperature|soft_cap|logit_scale):{NUMBER}"
 REDUCE = ("allreduce_partials", "allgather_partials_fixed_merge", "allgather_logits")
 ORDERS = ("global_vocab_shard_index", "reverse_vocab_shard_index", "pairwise_tree")
 DOWNCAST = ("never", "logits", "partials", "result")

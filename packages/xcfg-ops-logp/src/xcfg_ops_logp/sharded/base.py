@@ -41,7 +41,8 @@ class VocabParallel:
     """An operator on this rank's columns; a subclass says how sums cross ranks (`total`).
 
     vocab: entries that take part; columns from there on are hidden, None hides nothing. summed: how many columns,
-    over all ranks, the last call left unmasked, counted in what it summed. Not placed, it stands alone.
+    over all ranks, the last call left unmasked, counted in what it summed. Not placed, it stands alone. stated: the
+    dtype that the last call accumulated in, as xcfg.plugin.stated reads it.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class VocabParallel:
         self.ignore_index = ignore_id(ignore_index)
         self.vocab: int | None = None
         self.summed = 0
+        self.stated: dict[str, Any] = {}
         self.start = 0
         self.ranks = Ranks()
         self.shards = Shards(((0, 0),), (0,))
@@ -82,6 +84,7 @@ class VocabParallel:
         """Return log probability, log-sum-exp and entropy [N] each; all are differentiable."""
         from xcfg_ops_logp.sharded.autograd import Selected
 
+        self.stated = {}
         check_form(logits, selected)
         found = Selected.apply(logits, selected, self, entropy)  # type: ignore[no-untyped-call]
         return Values(found[0], found[1], found[2] if entropy else None)
@@ -101,6 +104,7 @@ class VocabParallel:
         for start in range(0, len(logits), self.chunk_rows):
             rows = slice(start, start + self.chunk_rows)
             local = self.widened(logits[rows])
+            self.stated = {"options": {"accum_dtype": str(local.dtype).removeprefix("torch.")}}
             seen |= local.amax(dim=0) != -torch.inf
             parts.append(self._chunk(local, ids[rows], entropy=entropy))
             del local  # or two chunks are held at a time
