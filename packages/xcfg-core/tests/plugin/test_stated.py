@@ -199,3 +199,13 @@ def test_other_operations_state_nothing():
     operator.function = lambda x: x
     operator(IDS)
     assert operator.statements == Statements() and operator.calls == 1
+
+
+def test_a_value_that_did_not_run_says_what_it_needs():
+    """If this fails, a fallback names what ran, and nobody learns what to set."""
+    operator = bound(Teller(stated={"options": {"block_size": 0}}, acts_where={"block_size": "it acts below 8"}))
+    operator(None, IDS)
+    found = read(operator)
+    assert found.status is Applied.FALLBACK and found.reason.endswith("its calls did block_size=0; it acts below 8")
+    there = Statements.of(json.loads(json.dumps(operator.statements.plain())))
+    assert there.acts_where == {"block_size": "it acts below 8"}

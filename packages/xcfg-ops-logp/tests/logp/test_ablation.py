@@ -8,6 +8,9 @@ import pytest
 import torch
 from xcfg.errors import IdentityError, UsageError
 from xcfg_ops_logp.ablation.descriptor import ABLATION, OPTIONS
+from xcfg_ops_logp.ablation.descriptor import ACTS_WHERE as ABLATION_NEEDS
+from xcfg_ops_logp.ablation.head_descriptor import ACTS_WHERE as HEAD_NEEDS
+from xcfg_ops_logp.ablation.head_descriptor import OPTIONS as HEAD_OPTIONS
 from xcfg_ops_logp.ablation.knobs import KNOBS
 from xcfg_ops_logp.ablation.operator import Ablation, transformed
 from xcfg_ops_logp.contract.specs import LogProbContract
@@ -253,3 +256,9 @@ def test_knobs_are_options_and_fields():
         option = knob.name.partition(".")[2]
         assert option in names and option in parts, knob.name
     assert REFERENCE_FLOAT32.operation == ABLATION.operation
+
+
+@pytest.mark.parametrize(("words", "options"), [(ABLATION_NEEDS, OPTIONS), (HEAD_NEEDS, HEAD_OPTIONS)])
+def test_what_an_option_needs_is_said_of_options_that_are_there(words, options):
+    """If this fails, an option was renamed and its fallback explains nothing."""
+    assert words.keys() <= {item.name for item in options}

@@ -120,7 +120,8 @@ class StatedLogprob(Protocol):
 
     An option that a call cannot show is left out of what it states, and one that no call shows did not run. Where that
     depends on the number of rows, `stated` has `rows`, and in `by_rows` the names of those options: of them the calls
-    with the most rows stand for a score.
+    with the most rows stand for a score. A backend may have `acts_where`, option -> what it needs beside it in words,
+    which is told where another value ran than was asked for.
     """
 
     stated: dict[str, Any]

@@ -18,7 +18,8 @@ OPTIONS = "logprob."
 """What the path of an option begins with, of the injected `selected_logprob` or `linear_selected_logprob`."""
 PLAIN = (bool, int, float, str, type(None))
 NOT_SHOWN = {
-    "backward": "no backward of the operator ran, and nothing else shows the option",
+    "backward": "no backward of the operator ran here, and nothing else shows the option; "
+    "leave the knob out, or score with a runtime whose training side looks at a gradient",
     "entropy": "no column `entropy` was asked for, and nothing else shows the option; run with --columns entropy",
 }
 """What alone can show an option (protocols.TrainedLogprob) -> why it was not shown."""
@@ -32,7 +33,7 @@ class Statements:
     it. chains: the transforms. moved: rows whose value is of another id than the one that was handed over. shown_by:
     option -> what alone can show it, for options that no log probability depends on. by_rows: options that only enough
     rows can show, of which the calls with the most rows stand for the score; rows: how many those had. calls: how many
-    were looked at, also of a backend that states nothing.
+    were looked at, also of a backend that states nothing. acts_where: option -> what it needs to act, in words.
     """
 
     options: dict[str, list[Value]] = field(default_factory=dict)
@@ -43,6 +44,7 @@ class Statements:
     by_rows: list[str] = field(default_factory=list)
     rows: int = -1
     calls: int = 0
+    acts_where: dict[str, str] = field(default_factory=dict)
 
     def take(self, function: Any, handed: Any) -> None:
         """Add what `function` states of the call that it has just finished; handed: int64 [N], the ids of that call."""
@@ -52,6 +54,7 @@ class Statements:
         stated = {str(name): [_plain(value)] for name, value in (options if isinstance(options, dict) else {}).items()}
         self._take(stated, said.get("by_rows", ()), int(said.get("rows", -1)))
         self.shown_by.update(shown_by(function))
+        self.acts_where.update(getattr(function, "acts_where", {}))
         if "vocabulary" in said:
             _once(self.vocabularies, _plain(said["vocabulary"]))
         _once(self.chains, declared_chain(function))
@@ -89,6 +92,7 @@ class Statements:
         self.moved += other.moved
         self.calls += other.calls
         self.shown_by.update(other.shown_by)
+        self.acts_where.update(other.acts_where)
 
     @property
     def ran(self) -> dict[str, Value]:
@@ -121,16 +125,23 @@ class Statements:
             "by_rows": self.by_rows,
             "rows": self.rows,
             "calls": self.calls,
+            "acts_where": self.acts_where,
         }
 
     @classmethod
     def of(cls, plain: Mapping[str, Any]) -> Statements:
         """Return what `plain` made plain."""
-        options = {str(name): list(values) for name, values in plain["options"].items()}
-        chains = [tuple(chain) for chain in plain["chains"]]
-        shown, by_rows = dict(plain["shown_by"]), list(plain["by_rows"])
-        counts = {name: int(plain[name]) for name in ("moved", "rows", "calls")}
-        return cls(options, list(plain["vocabularies"]), chains, shown_by=shown, by_rows=by_rows, **counts)
+        return cls(
+            options={str(name): list(values) for name, values in plain["options"].items()},
+            vocabularies=list(plain["vocabularies"]),
+            chains=[tuple(chain) for chain in plain["chains"]],
+            moved=int(plain["moved"]),
+            shown_by=dict(plain["shown_by"]),
+            by_rows=list(plain["by_rows"]),
+            rows=int(plain["rows"]),
+            calls=int(plain["calls"]),
+            acts_where=dict(plain["acts_where"]),
+        )
 
     def mechanism(self) -> dict[str, Any]:
         """Return what a report says of it: `logprob` {"options", "vocabulary"} and `vocabulary`; empty for nothing."""
@@ -195,7 +206,8 @@ def option_reading(
     if len(did) > 1:
         return Reading(given, None, evidence, exercised=exercised, reason=f"its calls do not agree: {ran}")
     same = type(did[0]) is type(given) and did[0] == given
-    reason = "" if same else f"the operator was built with {name}={given!r} and its calls did {ran}"
+    needs = f"; {statements.acts_where[name]}" if name in statements.acts_where else ""
+    reason = "" if same else f"the operator was built with {name}={given!r} and its calls did {ran}{needs}"
     return Reading(given, did[0], evidence, exercised=exercised, reason=reason)
 
 

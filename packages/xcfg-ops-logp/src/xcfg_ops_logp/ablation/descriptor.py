@@ -20,6 +20,21 @@ DOWNCAST = ("never", "logits", "partials", "result")
 BACKWARD = ("backward_impl", "grad_downcast_at")
 SHOWN_BY = {**dict.fromkeys(BACKWARD, "backward"), "entropy_reduce": "entropy"}
 """Option -> what alone can show it: a backward pass, or the method `entropy`; no log probability depends on it."""
+SPLIT = "it acts where vocab_shard_map splits the vocabulary and reduce is not allgather_logits"
+ACTS_WHERE = {
+    "vocab_padding_policy": "include acts where padded_vocab_size is above the vocabulary",
+    "padded_vocab_size": "it acts above the number of columns that are there",
+    "vocab_shard_map": SPLIT,
+    "reduce": SPLIT,
+    "merge_order": SPLIT,
+    "selected_gather": SPLIT,
+    "entropy_reduce": SPLIT,
+    "head_dtype": "it acts where it is narrower than the logits",
+    "accum_dtype": "it acts where the logits are not wider",
+    "block_size": "it acts below the width of a shard",
+    "grad_downcast_at": "softmax acts where backward_impl is softmax_minus_onehot",
+}
+"""Option -> what it needs beside it, said where its value did not run."""
 
 
 def option(name: str, domain: Domain, default: Value, summary: str) -> OptionDefinition:

@@ -15,7 +15,7 @@ import torch
 from torch.utils.checkpoint import checkpoint
 from xcfg.errors import UsageError
 
-from xcfg_ops_logp.ablation.head_descriptor import BLOCK_COLUMNS, CHUNK_ROWS, OPTIONS
+from xcfg_ops_logp.ablation.head_descriptor import ACTS_WHERE, BLOCK_COLUMNS, CHUNK_ROWS, OPTIONS
 from xcfg_ops_logp.ablation.head_product import head_product
 from xcfg_ops_logp.ablation.online import folded
 from xcfg_ops_logp.ablation.operator import DTYPES
@@ -41,6 +41,7 @@ class AblationLinear:
     chunk as wide as all rows, is not stated as what ran.
     """
 
+    acts_where = ACTS_WHERE
     offers = ("selected_logit", "logsumexp", "exact_logprob")
 
     def __init__(self, **options: Any) -> None:

@@ -21,6 +21,15 @@ GEMM_DTYPES = ("as_is", "bfloat16", "float32", "float64")
 FUSIONS = ("none", "chunked_linear_ce")
 CHUNK_ROWS = 64
 BLOCK_COLUMNS = 8192
+BLOCKS = "it acts where fusion_impl is chunked_linear_ce and vocab_block_size is below the vocabulary"
+ACTS_WHERE = {
+    "materialization": f"it acts where a call has more rows than one product; of chunked, chunk_size (0: {CHUNK_ROWS})",
+    "chunk_size": "it acts where materialization is chunked and a call has more rows",
+    "head_gemm_dtype": "it acts where the weights have another dtype",
+    "fusion_impl": BLOCKS,
+    "vocab_block_size": BLOCKS,
+}
+"""As descriptor.ACTS_WHERE."""
 
 
 OPTIONS = (

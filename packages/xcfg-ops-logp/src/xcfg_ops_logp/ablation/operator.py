@@ -19,7 +19,7 @@ from xcfg.errors import UsageError
 
 from xcfg_ops_logp.ablation import entropy
 from xcfg_ops_logp.ablation.backward import ANALYTIC, noted, rounded, softmax_minus_onehot
-from xcfg_ops_logp.ablation.descriptor import ORDERS, SHOWN_BY
+from xcfg_ops_logp.ablation.descriptor import ACTS_WHERE, ORDERS, SHOWN_BY
 from xcfg_ops_logp.ablation.partials import Partial, added, log_total, summed
 from xcfg_ops_logp.contract.shards import ShardMap, megatron_shards, vllm_shards
 from xcfg_ops_logp.inputs import accumulator, check, check_logits, ignore_id, positive
@@ -36,6 +36,7 @@ class Ablation:
     """
 
     shown_by = SHOWN_BY
+    acts_where = ACTS_WHERE
 
     def __init__(self, **options: Any) -> None:
         """Take the options by name; UsageError for values outside their domains."""
