@@ -262,3 +262,12 @@ def test_knobs_are_options_and_fields():
 def test_what_an_option_needs_is_said_of_options_that_are_there(words, options):
     """If this fails, an option was renamed and its fallback explains nothing."""
     assert words.keys() <= {item.name for item in options}
+
+
+def test_a_call_without_rows_has_a_gradient_without_rows():
+    """If this fails, the backward of an empty batch raises with this operator and with no other."""
+    logits = torch.zeros(0, 7, dtype=torch.bfloat16, requires_grad=True)
+    found = Ablation()(logits, torch.zeros(0, dtype=torch.int64))
+    assert (found.shape, found.dtype) == ((0,), torch.float32)
+    found.sum().backward()
+    assert logits.grad.shape == (0, 7)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 from xcfg.binding import END_TO_END, Stated, compare_contracts, fields_of
 from xcfg.errors import IdentityError
 from xcfg.schema.codec import convert, plain
@@ -215,3 +216,25 @@ def test_a_score_reports_its_vocabulary():
     assert vocab_of({}).org_vocab_size is None
     odd = vocab_of({"vocabulary": {"policy": "sums over [300] columns", "real": 500, "padded": 500}})
     assert odd.vocab_padding_policy is None, "another word is not known, and fails closed"
+
+
+@pytest.mark.parametrize(
+    ("part", "field", "value"),
+    [
+        ("vocab", "org_vocab_size", "512"),
+        ("vocab", "org_vocab_size", True),
+        ("sharding", "vocab_shard_map", 5),
+        ("sharding", "vocab_shard_map", ((0, "512"),)),
+        ("transform", "transform_chain", "temperature:0.7"),
+        ("precision", "head_dtype", 16),
+    ],
+)
+def test_a_field_of_another_type_is_a_fault_and_no_traceback(part, field, value):
+    """If this fails, a contract made by hand ends in a TypeError, or its text is compared with a number."""
+    sound = reference_contract(vocab_size=500, head_dtype="bfloat16", rows=4)
+    wrong = replace(sound, **{part: replace(getattr(sound, part), **{field: value})})
+    (fault,) = contract_faults(wrong)
+    assert f"{part}.{field}" in fault
+    with pytest.raises(IdentityError, match="contradicts itself"):
+        bind_logprob(sound, wrong)
+    assert vocab_of({"vocabulary": {"real": True, "padded": 512, "policy": "mask"}}).org_vocab_size is None

@@ -164,7 +164,8 @@ class Ablation:
         return [slice(start, start + self.chunk_rows) for start in range(0, len(logits), self.chunk_rows)]
 
     def _nothing(self, logits: torch.Tensor) -> torch.Tensor:
-        return torch.empty(0, dtype=torch.promote_types(self.accum_dtype, logits.dtype), device=logits.device)
+        """Return the values of no rows, which have a gradient of no rows."""
+        return logits[:, 0].to(torch.promote_types(self.accum_dtype, logits.dtype))
 
     def _chunk(
         self, rows: torch.Tensor, selected: torch.Tensor, shards: ShardMap, columns: int

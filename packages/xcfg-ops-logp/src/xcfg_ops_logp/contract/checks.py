@@ -6,7 +6,8 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from xcfg.binding import OPERATOR, Bound, Stated, bind, declared_by
-from xcfg.errors import IdentityError
+from xcfg.errors import ConfigError, IdentityError
+from xcfg.schema import codec
 
 from xcfg_ops_logp.contract.shards import ShardMap, real_shards, tiled
 from xcfg_ops_logp.contract.specs import CHAIN, LogProbContract, VocabSpec
@@ -15,9 +16,14 @@ from xcfg_ops_logp.contract.specs import CHAIN, LogProbContract, VocabSpec
 def contract_faults(contract: LogProbContract) -> tuple[str, ...]:
     """Return what a contract says of itself that cannot be; what it does not say is no fault here.
 
-    Checked: sizes of the vocabulary, exact tiling of real and padded ids by the shard maps, one owner of each id, as
-    many shards as ranks, an ignored id that is no real one, the temperature against the chain.
+    Checked: the type of each field, and where they are right, sizes of the vocabulary, exact tiling of real and padded
+    ids by the shard maps, one owner of each id, as many shards as ranks, an ignored id that is no real one, the
+    temperature against the chain.
     """
+    try:
+        codec.convert(codec.plain(contract), LogProbContract)
+    except ConfigError as error:
+        return (str(error),)
     return (*_vocabulary(contract.vocab), *_sharding(contract), *_meaning(contract))
 
 
@@ -48,8 +54,9 @@ def vocab_of(mechanism: Mapping[str, Any]) -> VocabSpec:
     """Return the vocabulary that a score reports in mechanism["vocabulary"]; unknown fields stay None."""
     said = mechanism.get("vocabulary")
     said = said if isinstance(said, Mapping) else {}
-    real, padded, policy = said.get("real"), said.get("padded"), said.get("policy")
-    pads = padded - real if isinstance(real, int) and isinstance(padded, int) else None
+    real, padded = (said.get(name) if type(said.get(name)) is int else None for name in ("real", "padded"))
+    policy = said.get("policy")
+    pads = None if real is None or padded is None else padded - real
     return VocabSpec(
         org_vocab_size=real,
         padded_vocab_size=padded,
