@@ -161,3 +161,22 @@ def test_commands_in_examples_exist(file: Path) -> None:
                 assert " ".join(words[:2]) in known, line
             unknown = {word.split("=")[0] for word in words if word.startswith("--")} - options
             assert not unknown, f"{line}: {unknown}"
+
+
+LOGPROB = sorted((ROOT / "examples" / "logprob").glob("*.json"))
+
+
+@pytest.mark.parametrize("file", LOGPROB, ids=[file.name for file in LOGPROB])
+def test_the_experiments_of_the_log_probability_can_be_planned(file: Path) -> None:
+    """Failing means that the how-to tells people to run a file which is refused before anything starts."""
+    done = subprocess.run(
+        [sys.executable, "-m", "xcfg", "plan", str(file)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("name", ["sum.json", "gradient.json", "head.json"])
+def test_the_page_shows_the_experiments_as_they_are(name: str) -> None:
+    """Failing means that a reader copies another file than the one that the page describes."""
+    text = (DOCS / "how-to" / "vary-the-logprob.md").read_text(encoding="utf-8")
+    assert f"```json\n{(ROOT / 'examples' / 'logprob' / name).read_text(encoding='utf-8')}```\n" in text
