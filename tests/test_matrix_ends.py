@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from xcfg.cli.cmd_matrix import _check
 from xcfg.cli.main import main
 
 TINY = Path(__file__).parents[1] / "examples" / "quickstart" / "tiny.json"
@@ -91,3 +92,12 @@ def test_a_report_that_could_not_be_written_in_the_end_is_printed(capsys, tmp_pa
     assert json.loads(printed.out)["exit_code"] == 0
     assert "No space left on device" in printed.err
     assert not file.exists(), "the check before the work leaves nothing behind"
+
+
+def test_a_report_may_go_where_the_matrix_makes_the_folder(tmp_path):
+    """If this fails, `--output runs/report.json` works only after something else has made the output root."""
+    link, root = tmp_path / "link", tmp_path / "new" / "runs"
+    link.symlink_to("later.json")
+    for file in (root / "report.json", root.parent / "report.json", link, Path("/dev/null")):
+        _check(file, root)
+    assert list(tmp_path.iterdir()) == [link]
