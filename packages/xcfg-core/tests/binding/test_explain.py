@@ -179,6 +179,11 @@ def test_nan_equals_nothing_and_one_is_one_point_nought():
         ("", "unset", True),
         ("allgather:ring", "unset", True),
         ("unset", "Tree", False),
+        ("Tree;", "Tree", True),
+        (";Tree; ", "Tree", True),
+        ("allreduce:tree;", "Tree", True),
+        ("Tree;", "unset", False),
+        (";", "unset", True),
     ],
 )
 def test_spellings_of_nccls_choice(one, other, equal):

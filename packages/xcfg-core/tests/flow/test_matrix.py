@@ -5,8 +5,16 @@ from __future__ import annotations
 import json
 
 import pytest
-from xcfg.errors import ConfigError, NothingSelectedError, UnknownNameError
+from xcfg.errors import (
+    ArtifactError,
+    ConfigError,
+    ExecutionError,
+    NothingSelectedError,
+    UnknownNameError,
+    UsageError,
+)
 from xcfg.flow import matrix
+from xcfg.flow.options import RunOptions
 from xcfg.plugin.manager import Provided
 from xcfg.plugin.provide import DebugMatrix
 from xcfg.schema import codec
@@ -135,3 +143,46 @@ def test_an_imported_manifest_chooses_rows_and_sets_none(manager, file, tmp_path
     rows.write_text(json.dumps({**kept, "schema_version": "other"}))
     with pytest.raises(ConfigError, match=r"schema_version"):
         matrix.read_manifest(rows, manager)
+
+
+def test_a_matrix_captures_in_its_output_root_and_clears_what_killed_ones_left(manager, file, tmp_path, monkeypatch):
+    """If this fails, the logits of a killed matrix fill the disk for good, or one matrix removes those of another."""
+    root, during = tmp_path / "new" / "runs", []
+
+    def capturing(request):
+        with request.scratch() as outer, request.scratch() as folder:
+            dead = root / f"{matrix.CAPTURED}dead"
+            during.append((outer.is_dir(), folder.parent, dead.exists()))
+            (folder / "logits").write_text("1")
+        return runner(request)
+
+    monkeypatch.setattr(matrix, "resolve", lambda reference, owner="": capturing)
+    matrix.run(manager, "made", file, options={"output_root": root})
+    assert list(root.iterdir()) == []
+    (root / f"{matrix.CAPTURED}dead").mkdir()
+    (root / f"{matrix.CAPTURED}dead" / "lock").touch()
+    matrix.run(manager, "made", file, options={"output_root": root})
+    assert list(root.iterdir()) == []
+    assert during == [(True, root, False)] * 2
+
+
+@pytest.mark.parametrize("name", ["loop", "file/sub", "/proc/nope", "/dev/null", "n" * 300])
+def test_a_root_that_cannot_be_written_is_refused_as_by_a_run(manager, file, tmp_path, monkeypatch, name):
+    """If this fails, a mistake in --output-root is reported as a fault of xcfg."""
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(matrix, "resolve", lambda reference, owner="": lambda request: request.scratch().__enter__())
+    with pytest.raises((ExecutionError, ArtifactError)) as caught:
+        matrix.run(manager, "made", file, options={"output_root": tmp_path / name})
+    assert name.partition("/sub")[0] in caught.value.message
+    assert "output root" in caught.value.hint or "Move it away" in caught.value.hint
+
+
+def test_a_root_that_no_document_can_name_is_refused(manager, file, tmp_path):
+    """If this fails, a run or a matrix below such a folder ends in a fault of xcfg after it has begun."""
+    root = tmp_path / "a\udcff"
+    with pytest.raises(UsageError, match=r"udcff.*is not valid UTF-8"):
+        matrix.run(manager, "made", file, options={"output_root": root})
+    with pytest.raises(UsageError, match=r"udcff.*is not valid UTF-8"):
+        RunOptions(output_root=root)
+    assert not ASKED

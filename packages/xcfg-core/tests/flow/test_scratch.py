@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import signal
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from xcfg.errors import ExecutionError
-from xcfg.flow.scratch import PREFIX, scratch_folder, sweep
+from xcfg.flow.scratch import PREFIX, locked_folder, scratch_folder, sweep
 
 HOLD = """
 import sys
@@ -97,3 +98,13 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path, monkeypatch):
     with pytest.raises(ExecutionError, match="absent") as caught, scratch_folder():
         pass
     assert "TMPDIR" in caught.value.hint
+
+
+def test_a_file_system_without_locks_gives_a_folder_that_nobody_sweeps(tmp_path, monkeypatch):
+    """Failing means that a matrix cannot run below such a root, or takes the folder of another that is at work."""
+    monkeypatch.setattr("fcntl.flock", lambda *_: (_ for _ in ()).throw(OSError(38, "Function not implemented")))
+    with contextlib.ExitStack() as stack:
+        folder = locked_folder(stack, tmp_path, "made-")
+        monkeypatch.undo()
+        assert folder.is_dir() and sweep(tmp_path, "made-") == []
+    assert list(tmp_path.iterdir()) == []

@@ -348,6 +348,29 @@ def test_the_cap_is_checked_before_anything_is_expanded(make_plan, vary):
         make_plan(controls={"repeats": 10**12})
 
 
+@pytest.mark.parametrize("joined", [False, True])
+def test_the_cap_is_reached_in_time_whatever_the_number_of_values(make_plan, vary, monkeypatch, joined):
+    """Failing means that each value is held against all before it, so that a long list ends in no error and no plan."""
+    count, compared = 2_000, []
+    monkeypatch.setattr("xcfg.planning.axes.same", lambda *pair: bool(compared.append(pair)))
+    sizes = range(100, 100 + count)
+    varied = vary(*(("batch.size", [size]) for size in sizes)) if joined else vary(("batch.size", [*sizes, 100]))
+    with pytest.raises(ConfigError, match=f"PLAN_TOO_LARGE: the plan would have {count + 1} cases, more than 256"):
+        make_plan(interventions=varied)
+    assert len(compared) <= 2 * count
+
+
+def test_levels_are_told_apart_by_type_and_by_what_they_say(make_plan, vary):
+    """Failing means that a plan drops a level that is none of those before it, or plans one twice."""
+    written = ["native", {"backend": "native"}, {"backend": "a", "options": {"x": 1, "y": 2}}]
+    again = {"backend": "a", "options": {"y": 2, "x": 1}}
+    other = {"backend": "a", "options": {"x": True, "y": 2}}
+    path = "operators.softmax.rollout"
+    plan = make_plan(interventions=vary((path, [*written, again, other])))
+    assert len(plan.cases) == 3
+    assert codes(plan) == ["REPEATED_LEVEL"] * 3
+
+
 def test_v1_has_the_cap_of_256(make_plan, vary):
     assert len(make_plan("v1", interventions=vary(("batch.size", list(range(100, 355))))).cases) == 256
     with pytest.raises(ConfigError, match="PLAN_TOO_LARGE"):

@@ -29,7 +29,9 @@ class _Selection(Spelling):
         chosen: dict[str, str] = {}
         for piece in value.strip().lower().split(";"):
             head, colon, tail = piece.partition(":")
-            chosen[head.strip() if colon else ""] = _names(tail if colon else head)
+            names = _names(tail if colon else head)
+            if colon or names != UNSET:  # an empty entry, as after the last `;`, chooses nothing for anybody
+                chosen[head.strip() if colon else ""] = names
         every = chosen.get("", UNSET)
         first, second = (chosen.get(name, every) for name in ("allreduce", "reducescatter"))
         return first if "reducescatter" not in chosen or second == first else f"{first};reducescatter:{second}"

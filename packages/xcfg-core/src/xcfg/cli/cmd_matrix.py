@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import stat
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -62,6 +66,7 @@ def matrix(
     seconds = given["timeout_seconds"]
     limits = {} if seconds is None else {"build_timeout": seconds, "score_timeout": seconds}
     end_as_interrupted()
+    _check(output, Path(str(given["output_root"])))
     report = journey.run(
         session.manager,
         module,
@@ -78,8 +83,8 @@ def matrix(
             **limits,
         },
     )
-    _write(output, report)
     emit(session, report, _show)
+    _write(output, report)
     raise SystemExit(report.exit_code)
 
 
@@ -90,11 +95,39 @@ def _list(text: object) -> tuple[str, ...]:
 def _write(output: Path | None, document: object) -> None:
     if output is None:
         return
-    try:
+    with _refused(output):
         output.write_bytes(codec.pretty_json(document))
-    except OSError as error:
-        raise UsageError(f"{str(output)!r} cannot be written: {error.strerror}") from error
     note(f"wrote {output}")
+
+
+def _check(output: Path | None, root: Path) -> None:
+    """Raise UsageError where `output` cannot be written, before the work is done; nothing is changed or left there."""
+    if output is None:
+        return
+    with _refused(output):
+        folder = output.absolute().parent
+        if not folder.exists() and folder in (root.absolute(), *root.absolute().parents):
+            return  # the matrix makes it
+        try:
+            kind = output.stat().st_mode
+        except FileNotFoundError:
+            target = os.path.realpath(output)  # a link to a file that is not there yet is made a file by writing
+            os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC))
+            os.unlink(target)
+            return
+        if stat.S_ISREG(kind) or stat.S_ISDIR(kind):  # to open a pipe and close it would end what reads it
+            os.close(os.open(output, os.O_WRONLY | os.O_CLOEXEC))
+
+
+@contextlib.contextmanager
+def _refused(output: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise UsageError(
+            f"{str(output)!r} cannot be written: {error.strerror}",
+            hint="Check permissions and the file system of the report (--output).",
+        ) from error
 
 
 def _show(report: MatrixReport) -> str:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+import functools
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from xcfg.artifacts.atomic import Writer, disk_errors
 from xcfg.errors import ConfigError, NothingSelectedError, PluginError, UnknownNameError, did_you_mean
+from xcfg.flow.options import check_root
+from xcfg.flow.scratch import locked_folder
 from xcfg.plugin._resolve import resolve
 from xcfg.plugin.manager import PluginManager, Provided
 from xcfg.plugin.protocols import MatrixRequest
@@ -26,6 +31,8 @@ from xcfg.schema.names import Status, exit_code
 EVERYTHING = "all"
 TIERS = ("default", "secondary", "all")
 INCOMPLETE = 3
+CAPTURED = ".matrix-"
+"""How the folder in the output root begins that holds captured logits while a matrix runs."""
 
 
 def manifest(manager: PluginManager, module: str = EVERYTHING) -> MatrixManifest:
@@ -90,13 +97,18 @@ def run(
     missing = {name: found[name].record.missing for name in names if found[name].record.status != "available"}
     usable = [name for name in names if name not in missing]
     given = dict(options or {})
+    root = Path(given.get("output_root", "runs"))
+    check_root(root.absolute())
     done: list[MatrixRow] = []
     for name in usable:
         chosen = _selected(found[name].record, tier, rows)
         if not chosen:
             continue
         runner = resolve(found[name].record.factory, owner=found[name].plugin)
-        done += runner(MatrixRequest(file=file, rows=chosen, plugins=manager, backend=backend, options=given))
+        scratch = functools.partial(_scratch, root)
+        done += runner(
+            MatrixRequest(file=file, rows=chosen, plugins=manager, backend=backend, options=given, scratch=scratch)
+        )
     if not done:
         raise NothingSelectedError(
             f"no row of {module!r} was selected" if usable else f"no matrix of {module!r} can run",
@@ -114,6 +126,19 @@ def run(
         missing=missing,
         notes={name: note for name in usable if (note := found[name].record.note)},
     )
+
+
+@contextlib.contextmanager
+def _scratch(root: Path) -> Iterator[Path]:
+    """Give a folder in `root` that is removed at the end; remove what matrices left whose process was killed.
+
+    Raises ExecutionError and ArtifactError where the root cannot be written, as a run does.
+    """
+    Writer().ensure_folder(root)
+    with contextlib.ExitStack() as stack:
+        with disk_errors(root):
+            folder = locked_folder(stack, root, CAPTURED)
+        yield folder
 
 
 def code_of(statuses: Sequence[str], *, complete: bool = True) -> int:

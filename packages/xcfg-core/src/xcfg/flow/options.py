@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from xcfg.errors import UsageError
 from xcfg.flow.inputs import Selection
 
 Event = dict[str, Any]
@@ -14,6 +15,23 @@ Event = dict[str, Any]
 
 def ignore(_: Event) -> None:
     """Drop a progress event."""
+
+
+def check_root(root: Path) -> None:
+    """Raise UsageError where the path is no UTF-8: requests and records name files below it, and are JSON."""
+    if not _is_text(str(root)):
+        raise UsageError(
+            f"the output root {str(root)!r} is not valid UTF-8",
+            hint="Name another folder (--output-root): documents name what lies in it.",
+        )
+
+
+def _is_text(path: str) -> bool:
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 @dataclass(frozen=True)
@@ -40,3 +58,7 @@ class RunOptions:
     selection: Selection = field(default_factory=Selection)
     on_event: Callable[[Event], None] = ignore
     on_boundary: Callable[[str], None] | None = None
+
+    def __post_init__(self) -> None:
+        """Raise UsageError for an output root that no document can name."""
+        check_root(self.output_root)

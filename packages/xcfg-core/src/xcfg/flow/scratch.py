@@ -1,4 +1,4 @@
-"""The folder for exchange and logs of one journey, outside the store; a killed journey's is swept by the next one."""
+"""Folders of one journey outside the store: exchange and logs, captured logits; a killed one's is swept by the next."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def scratch_folder() -> Iterator[Path]:
     """
     with contextlib.ExitStack() as stack:
         try:
-            folder = _locked(stack)
+            folder = locked_folder(stack, Path(tempfile.gettempdir()), PREFIX)
         except OSError as error:
             raise ExecutionError(
                 f"no temporary folder for engines can be made: {error}",
@@ -34,22 +34,28 @@ def scratch_folder() -> Iterator[Path]:
         yield folder
 
 
-def _locked(stack: contextlib.ExitStack) -> Path:
-    """Make a folder that is removed with `stack`, and its lock, which bears its name only once it is held."""
-    sweep(Path(tempfile.gettempdir()))
-    folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=PREFIX, ignore_cleanup_errors=True)))
+def locked_folder(stack: contextlib.ExitStack, parent: Path, prefix: str) -> Path:
+    """Make a folder in `parent` that is removed with `stack`; remove those with this prefix whose process has ended.
+
+    Its lock bears its name only once it is held. Where the file system has no locks the folder goes without, and
+    nobody sweeps it. Raises OSError.
+    """
+    sweep(parent, prefix)
+    made = tempfile.TemporaryDirectory(prefix=prefix, dir=parent, ignore_cleanup_errors=True)
+    folder = Path(stack.enter_context(made))
     making = folder / f"{LOCK}-"
     descriptor = os.open(making, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
     stack.callback(os.close, descriptor)
-    fcntl.flock(descriptor, fcntl.LOCK_EX)
-    making.rename(folder / LOCK)
+    with contextlib.suppress(OSError):
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        making.rename(folder / LOCK)
     return folder
 
 
-def sweep(parent: Path) -> list[Path]:
-    """Remove and return this user's scratch folders whose process has ended. What cannot be removed stays."""
+def sweep(parent: Path, prefix: str = PREFIX) -> list[Path]:
+    """Remove and return this user's folders of that prefix whose process has ended. What cannot be removed stays."""
     removed = []
-    for folder in parent.glob(f"{PREFIX}*"):
+    for folder in parent.glob(f"{prefix}*"):
         with contextlib.suppress(OSError):
             if folder.is_symlink() or folder.stat().st_uid != os.getuid():
                 continue

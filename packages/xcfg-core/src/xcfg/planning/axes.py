@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -12,6 +12,7 @@ from xcfg.planning.baseline import Baseline
 from xcfg.planning.effective import Effective
 from xcfg.planning.normalise import OPERATORS, Catalogue, as_choice, same, same_choice, show
 from xcfg.schema._base import Value
+from xcfg.schema.codec import canonical_json
 from xcfg.schema.experiment import V1, Axis, Experiment
 from xcfg.schema.operators import OperatorChoice
 from xcfg.schema.plan import PlanIssue
@@ -71,6 +72,7 @@ def build_axes(
 
 def _merge(experiment: Experiment, issues: list[PlanIssue]) -> list[tuple[int, Axis]]:
     merged: dict[str, tuple[int, Axis]] = {}
+    values: dict[str, list[Any]] = {}
     for position, axis in enumerate(experiment.interventions):
         where = f"$.interventions[{position}]"
         if not axis.values:
@@ -82,24 +84,29 @@ def _merge(experiment: Experiment, issues: list[PlanIssue]) -> list[tuple[int, A
             )
         if axis.key not in merged:
             merged[axis.key] = (position, axis)
+            values[axis.key] = list(axis.values)
             continue
-        first, earlier = merged[axis.key]
-        both = Axis(path=axis.path, values=earlier.values + axis.values, side=axis.side)
-        merged[axis.key] = (first, both)
+        first = merged[axis.key][0]
+        values[axis.key] += axis.values
         message = f"{axis.key!r} also stands at $.interventions[{first}]; their values were joined"
         issues.append(PlanIssue(code="DUPLICATE_INTERVENTION", message=message, path=where))
-    return list(merged.values())
+    return [
+        (position, Axis(path=axis.path, values=tuple(values[key]), side=axis.side))
+        for key, (position, axis) in merged.items()
+    ]
 
 
 def _build(axis: Axis, where: str, catalogue: Catalogue, base: Effective, issues: list[PlanIssue]) -> PlanAxis:
     levels: list[Level] = []
+    numbers: dict[object, int] = {}
     rows: list[int] = []
     for index, raw in enumerate(axis.values):
         level = _level(axis, raw, f"{where}.values[{index}]", catalogue)
-        found = _index(axis, level, levels, base)
+        key = _what(level)
+        found = 0 if _is_baseline(axis, level, base) else numbers.get(key)
         if found is None:
             levels.append(level)
-            found = len(levels)
+            found = numbers[key] = len(levels)
         else:
             what = "the baseline's value" if found == 0 else "listed before"
             message = f"{show(level)} of {axis.key!r} is {what} and was dropped"
@@ -117,22 +124,18 @@ def _level(axis: Axis, raw: Any, where: str, catalogue: Catalogue) -> Level:
     return catalogue.value(catalogue.knob(axis.path, where), raw, where)
 
 
-def _index(axis: Axis, level: Level, levels: Iterable[Level], base: Effective) -> int | None:
-    """Return 0 for the baseline's value, i for the i-th level, None for a new one."""
+def _what(level: Level) -> object:
+    """Return what two levels share exactly where `same`, or `same_choice`, calls them one; a list may be very long."""
+    return type(level), canonical_json(level) if isinstance(level, OperatorChoice) else level
+
+
+def _is_baseline(axis: Axis, level: Level, base: Effective) -> bool:
     if isinstance(level, OperatorChoice):
         _, operation, side = axis.path.split(".")
-        if same_choice(base.operators[operation][side], level):
-            return 0
-    else:
-        pair = base.knobs[axis.path]
-        held = {None: pair, "rollout": pair[:1], "training": pair[1:]}[axis.side]
-        if all(same(value, level) for value in held):
-            return 0
-    for number, known in enumerate(levels, start=1):
-        both = isinstance(known, OperatorChoice) and isinstance(level, OperatorChoice)
-        if same_choice(known, level) if both else same(known, level):
-            return number
-    return None
+        return same_choice(base.operators[operation][side], level)
+    pair = base.knobs[axis.path]
+    held = {None: pair, "rollout": pair[:1], "training": pair[1:]}[axis.side]
+    return all(same(value, level) for value in held)
 
 
 def _refuse_fixed(axis: PlanAxis, experiment: Experiment, catalogue: Catalogue, position: int) -> None:

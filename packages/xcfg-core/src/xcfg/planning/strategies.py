@@ -45,10 +45,11 @@ def listed_pairs(
             hint="List the pairs; without them v2 makes a covering array.",
         )
     index = {axis.key: position for position, axis in enumerate(axes)}
-    pairs: list[IndexPair] = []
+    declared = {*index, *dropped}
+    pairs: dict[IndexPair, None] = {}
     for position, (first, second) in enumerate(experiment.pairwise_paths):
         where = f"$.pairwise_paths[{position}]"
-        _check_pair(first, second, set(index) | set(dropped), source, where)
+        _check_pair(first, second, declared, source, where)
         if first in dropped or second in dropped:
             message = f"the pair {first!r}, {second!r} has a path without levels"
             issues.append(PlanIssue(code="EMPTY_PAIR", message=message, path=where))
@@ -58,8 +59,8 @@ def listed_pairs(
             message = f"the pair {first!r}, {second!r} stands twice"
             issues.append(PlanIssue(code="DUPLICATE_PAIR", message=message, path=where))
         else:
-            pairs.append((low, high))
-    return pairs
+            pairs[low, high] = None
+    return list(pairs)
 
 
 def _check_pair(first: str, second: str, declared: set[str], source: str, where: str) -> None:

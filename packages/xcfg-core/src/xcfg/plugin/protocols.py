@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
@@ -193,12 +194,21 @@ class ProfileExpander(Protocol):
         ...
 
 
+@contextmanager
+def _temporary() -> Iterator[Path]:
+    from tempfile import TemporaryDirectory
+
+    with TemporaryDirectory() as folder:
+        yield Path(folder)
+
+
 @dataclass(frozen=True)
 class MatrixRequest:
     """One matrix to run on one frozen replay.
 
     file: the experiment whose rollout and baseline are used. rows: what to run, in this order. backend: of the module's
-    operator; empty: its reference. options: keywords for `xcfg.run`. plugins: what is installed.
+    operator; empty: its reference. options: keywords for `xcfg.run`. plugins: what is installed. scratch: gives, as a
+    context, a new folder in the output root for what is captured: removed at the end, after a kill by the next matrix.
     """
 
     file: Path
@@ -206,6 +216,7 @@ class MatrixRequest:
     plugins: Any
     backend: str = ""
     options: Mapping[str, Any] = field(default_factory=dict)
+    scratch: Callable[[], AbstractContextManager[Path]] = _temporary
 
 
 @runtime_checkable

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import xcfg
-from xcfg.errors import ConfigError
+from xcfg.errors import ConfigError, InterruptedRunError
 from xcfg.plugin.protocols import MatrixRequest
 from xcfg.schema import codec
 from xcfg.schema.names import Status
@@ -43,17 +43,24 @@ class Frozen:
 def captured(
     request: MatrixRequest, backend: OperatorBackendDescriptor, options: Mapping[str, Any], scratch: Path
 ) -> Frozen:
-    """Run the baseline of the experiment once, with both sides' logits kept in `scratch`."""
+    """Run the baseline of the experiment once, with both sides' logits kept in `scratch`.
+
+    Raises InterruptedRunError where the run was interrupted: nothing of it is kept.
+    """
     folders = {side: scratch / side for side in ("training", "rollout")}
     choices = {}
     for side, folder in folders.items():
         folder.mkdir()
-        kept = {"folder": str(folder.resolve()), "factory": backend.factory, "options": _json(options)}
+        kept = {"folder": str(folder.absolute()), "factory": backend.factory, "options": _json(options)}
         choices[side] = {"backend": CAPTURE.backend_id, "options": kept}
     file = scratch / "experiment.json"
     file.write_bytes(codec.pretty_json(_experiment(request.file, choices)))
     given = {**request.options, "output_root": scratch / "runs", "resume": False}
     summary = xcfg.run(file, plugins=request.plugins, **given)
+    if summary.exit_code == InterruptedRunError.exit_code:
+        raise InterruptedRunError(
+            "interrupted while logits were captured", hint="Nothing of a matrix is kept; the same command starts anew."
+        )
     case = summary.cases[0]
     if case.status not in NUMBERS:
         return Frozen(case.status, case.reason)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-import tempfile
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from xcfg.errors import NotComparableError, UnknownNameError, did_you_mean
@@ -32,11 +30,9 @@ def run(request: MatrixRequest) -> tuple[MatrixRow, ...]:
     """Return the rows of both edges; implements MatrixRunner. Raises XcfgError where nothing could be captured."""
     backend = _backend(request)
     options = {item.name: item.default for item in backend.options if item.default is not None}
-    root = Path(request.options.get("output_root", "runs"))
-    root.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".matrix-", dir=root) as scratch:
-        frozen = captured(request, backend, options, Path(scratch))
-        operator = Guarded(load_factory(backend.factory)(**options), backend.backend_id)
+    operator = Guarded(load_factory(backend.factory)(**options), backend.backend_id)
+    with request.scratch() as scratch:
+        frozen = captured(request, backend, options, scratch)
         return _Matrix(request, backend, operator, frozen).rows()
 
 
