@@ -16,7 +16,7 @@ from xcfg_analysis.page.smallest import EXPLAINED, REDUCTION, VERDICT
 from xcfg_analysis.page.tables import case_table, floor_table, gradient_table, interaction_lines, swap_lines
 from xcfg_analysis.rules.ladder import ACTIONS
 from xcfg_analysis.rules.sentences import sentences
-from xcfg_analysis.show import number, wrapped
+from xcfg_analysis.show import fixed_lines, number, wrapped
 
 LISTS = (
     ("exonerated", "exercised, and without an effect on the gap"),
@@ -138,8 +138,8 @@ def _lists(found: Analysis) -> Iterator[str]:
     if found.not_varied:
         meaning = "the sides differ in it, and no case changes it"
         yield from wrapped("", f"not varied ({meaning}): {', '.join(found.not_varied)}")
-    for item in found.not_alignable:
-        yield from wrapped("", f"cannot be aligned: {item}")
+    for item in fixed_lines(found.not_alignable):
+        yield from wrapped("", item)
 
 
 def _smallest(found: Analysis) -> Iterator[str]:
