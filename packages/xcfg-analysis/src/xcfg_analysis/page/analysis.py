@@ -109,6 +109,7 @@ def look_at(evidence: Evidence, series: Series | None = None) -> Looked:
         below_resolution=said.lists["below_resolution"],
         unresolved=said.lists["unresolved"],
         not_measured=said.lists["not_measured"],
+        not_comparable=said.lists["not_comparable"],
         interactions=pairs,
         minimal_sets=rules.level.sets,
         left_enabled=rules.level.left,
@@ -244,7 +245,7 @@ def _outside(evidence: Evidence, baseline: Row, found: Sequence[Effect], said: S
             f"{item}: the other side does not have it, and no case varies it"
             for item in options_of_one_side(evidence.cube.experiment, suspects(baseline))
         ]
-        blind = [*said.lists["not_exercised"], *said.lists["not_measured"]]
+        blind = [key for name in ("not_exercised", "not_measured", "not_comparable") for key in said.lists[name]]
         bounds = [
             f"{item.label} ({item.reason})" for item in found if item.outcome == "NO_CHANGE_SHOWN" and item.reason
         ]

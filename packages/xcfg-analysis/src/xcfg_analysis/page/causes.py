@@ -30,6 +30,7 @@ LISTS = {
     "INSUFFICIENT_EVIDENCE": "unresolved",
     "OUTSIDE_THE_KNOBS": "not_measured",
     "VARIANT_DID_NOT_APPLY": "not_measured",
+    "NOT_COMPARABLE": "not_comparable",
 }
 """Outcome of a case -> the list of an analysis in which its knob stands."""
 EXCESS = (
@@ -38,7 +39,7 @@ EXCESS = (
     Assessment.EXCESS_GAP.value,
     Assessment.BIASED.value,
 )
-ORDER = ("unresolved", "below_resolution", "not_exercised", "not_measured", "exonerated")
+ORDER = ("unresolved", "below_resolution", "not_exercised", "not_measured", "not_comparable", "exonerated")
 """Of a knob with several values the least certain outcome decides, so that none is exonerated by half of its values."""
 
 

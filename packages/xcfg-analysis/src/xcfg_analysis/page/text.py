@@ -10,6 +10,7 @@ from xcfg.schema.names import Assessment, Status
 from xcfg.schema.result import AssessmentResult
 from xcfg.schema.rules import Level
 
+from xcfg_analysis.effects.effect import NOT_COMPARABLE
 from xcfg_analysis.minimize.objective import Outcome
 from xcfg_analysis.page.causes import EXCESS
 from xcfg_analysis.page.smallest import EXPLAINED, REDUCTION, VERDICT
@@ -24,8 +25,10 @@ LISTS = (
     ("below_resolution", "no larger than what repeating the baseline gives"),
     ("not_exercised", "the run gave it nothing to do, or nobody knows"),
     ("not_measured", "did not run as asked, or in other surroundings"),
+    ("not_comparable", "ran, and cannot be held against the baseline"),
 )
 PRODUCTION = "production"
+ENDED = {Status.INVALID_IDENTITY.value: "identity differs", Status.INVALID_ARTIFACT.value: "no log probabilities"}
 OPEN = Outcome.UNRESOLVED.value
 MEANINGS = {
     EXPLAINED: "honest rounding explains what is left of the gap",
@@ -134,12 +137,20 @@ def _lists(found: Analysis) -> Iterator[str]:
     for name, meaning in LISTS:
         knobs = getattr(found, name)
         if knobs:
-            yield from wrapped("", f"{name.replace('_', ' ')} ({meaning}): {', '.join(knobs)}")
+            named = [f"{knob}{_ended(found, knob) if name == 'not_comparable' else ''}" for knob in knobs]
+            yield from wrapped("", f"{name.replace('_', ' ')} ({meaning}): {', '.join(named)}")
     if found.not_varied:
         meaning = "the sides differ in it, and no case changes it"
         yield from wrapped("", f"not varied ({meaning}): {', '.join(found.not_varied)}")
     for item in fixed_lines(found.not_alignable):
         yield from wrapped("", item)
+
+
+def _ended(found: Analysis, knob: str) -> str:
+    """Return the statuses that the cases of a knob ended with, which say what is not the same."""
+    cases = [item for item in found.effects if item.knobs == (knob,) and item.outcome == NOT_COMPARABLE]
+    ended = dict.fromkeys(item.reason.partition(":")[0] for item in cases)
+    return f" ({', '.join(f'{name}: {ENDED[name]}' if name in ENDED else name for name in ended)})" if ended else ""
 
 
 def _smallest(found: Analysis) -> Iterator[str]:
