@@ -65,7 +65,7 @@ def _shared(item: SignatureFinding) -> str:
 
 def _over(row: Row) -> str:
     edge = row.edges.get(row.verdict_edge)
-    if edge is None or row.threshold is None:
+    if edge is None or row.threshold is None or edge.rms is None:
         return f" ({row.reason})" if row.reason else ""
     return f" ({edge.mismatches} of {edge.active_tokens} tokens over {row.threshold:g} nats)"
 

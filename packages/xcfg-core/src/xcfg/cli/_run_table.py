@@ -30,7 +30,8 @@ def case_line(case: CaseSummary, width: int, home: Path | None = None) -> str:
     edge = case.edges.get(VERDICT_EDGE)
     if edge is None:
         return f"{case.label:<{width}}  {status}  {case.reason.partition(chr(10))[0]}{_kept(case, home)}"
-    over = "-" if case.threshold is None else f"{edge.mismatches}/{edge.active_tokens} > {number(case.threshold)}"
+    judged = case.threshold is not None and edge.max_abs is not None  # without a number there is nothing to count
+    over = f"{edge.mismatches}/{edge.active_tokens} > {number(case.threshold)}" if judged else "-"
     figures = f"{over:<18} max {number(edge.max_abs):<9} mean {number(edge.mean_abs):<9} rms {number(edge.rms):<9}"
     note = " (resumed)" if case.resumed else ""
     return f"{case.label:<{width}}  {status}  {case.assessment:<22}  {figures}{note}"
@@ -85,10 +86,10 @@ def _recorded(cases: Sequence[CaseSummary]) -> Iterator[str]:
     for case in cases:
         verdict = case.edges.get(VERDICT_EDGE)
         name = next((name for name in RECORDED_EDGES if name in case.edges), "")
-        if verdict is None or not name or case.threshold is None:
+        if verdict is None or verdict.mean_abs is None or not name or case.threshold is None:
             continue
         edge = case.edges[name]
-        far = (edge.mean_abs or 0.0) > FAR * (verdict.mean_abs or 0.0) and (edge.max_abs or 0.0) > case.threshold
+        far = (edge.mean_abs or 0.0) > FAR * verdict.mean_abs and (edge.max_abs or 0.0) > case.threshold
         if far:
             yield (
                 f"  {case.label}: {name.partition('_vs_')[0]} lies mean {number(edge.mean_abs)}, max "
@@ -125,6 +126,8 @@ def nats(value: float, sign: str = "") -> str:
 
 
 def _over(edge: EdgeResult) -> str:
+    if edge.max_abs is None:
+        return "no figures"
     return "not judged" if edge.threshold is None else f"{edge.mismatches} over {number(edge.threshold)}"
 
 
