@@ -76,6 +76,16 @@ def test_a_recording_that_no_side_comes_near_is_said(capsys, verdict, recorded, 
     assert ("from the values recorded in the rollout" in out) is says
 
 
+def test_ratios_are_explained_once(capsys):
+    """Failing means a ratio of 1810 against a limit, and no word on what it is a ratio of."""
+    far = {"assessment": "EXCESS_TRAINING", "assessment_reason": "r_training = 1.81e+03 above the limit of 1.5"}
+    worse = far | {"assessment_reason": "r_training = 2e+03 above the limit of 1.5"}
+    rows = [evolve(case(name, "MISMATCH"), **given) for name, given in (("a", far), ("b", worse))]
+    assert shown(capsys, *rows).count("docs/explanation/precision-budget.md") == 1
+    few = evolve(case("a", "PASS"), assessment="UNDECIDED", assessment_reason="few")
+    assert "precision-budget" not in shown(capsys, few)
+
+
 def test_a_case_without_a_number_has_no_count_and_nothing_is_said_of_its_sides(capsys):
     """Failing means that scores which are no log probabilities read as none of 10 tokens over the threshold."""
     edges = {"training_vs_rollout": edge(None, None), "decode_vs_recorded": edge(5.58, 9.66)}

@@ -96,10 +96,18 @@ def look_at(evidence: Evidence, series: Series | None = None) -> Looked:
     following = partial(next_step, evidence, baseline, found, said, points, unvaried=unvaried, enough=enough)
     step = following(home_of(evidence))
     blamed = any(is_blamed(cause, profiles=points.profiles) for cause in said.causes)
+    concluded = conclusion(
+        judged,
+        said,
+        family=changed.family,
+        tested=sum(any(one.p_value is not None for one in item.gap) for item in changed.effects),
+        outside=outside,
+        looks=looks.named,
+        profiles=points.profiles,
+    )
     analysis = Analysis(
         schema_version=ANALYSIS,
-        conclusion=introduced(points)
-        + conclusion(judged, said, family=changed.family, outside=outside, looks=looks.named, profiles=points.profiles),
+        conclusion=introduced(points) + concluded,
         ladder_level=rules.level.level,
         assessment=assessed.assessment if assessed is not None else Assessment.NO_REFERENCE.value,
         assessed=assessed,

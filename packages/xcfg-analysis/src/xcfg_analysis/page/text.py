@@ -28,6 +28,7 @@ LISTS = (
     ("not_comparable", "ran, and cannot be held against the baseline"),
 )
 PRODUCTION = "production"
+EXPLAINS = "docs/explanation/precision-budget.md"
 ENDED = {Status.INVALID_IDENTITY.value: "identity differs", Status.INVALID_ARTIFACT.value: "no log probabilities"}
 OPEN = Outcome.UNRESOLVED.value
 MEANINGS = {
@@ -73,7 +74,7 @@ def _ratios(assessed: AssessmentResult | None) -> str:
         return f": {assessed.reason}" if assessed is not None and assessed.reason else ""
     named = (("training", assessed.r_training), ("rollout", assessed.r_rollout), ("gap", assessed.r_gap))
     shown = ", ".join(f"{name} {item.value:.2f} ({item.low:.2f} to {item.high:.2f})" for name, item in named if item)
-    return f"; error over rounding budget: {shown}"
+    return f"; error over rounding budget ({EXPLAINS}): {shown}"
 
 
 def _causes(found: Analysis) -> Iterator[str]:

@@ -15,6 +15,8 @@ VERDICT_EDGE = "training_vs_rollout"
 RECORDED_EDGES = ("decode_vs_recorded", "training_vs_recorded")
 FAR = 3.0
 """Recorded values this many times further from the scores than the sides are from each other are worth a line."""
+RATIOS = ("r_training", "r_rollout", "r_gap")
+EXPLAINS = "docs/explanation/precision-budget.md"
 LAST_LINES = 6
 COLOURS = {"PASS": "green", "MISMATCH": "yellow"}
 
@@ -52,6 +54,8 @@ def _assessed(cases: Sequence[CaseSummary]) -> Iterator[str]:
     for (assessment, reason), labels in told.items():
         others = f" and {len(labels) - 1} more" if len(labels) > 1 else ""
         yield f"  {labels[0]}{others}: {assessment}: {reason}"
+    if any(name in reason for _, reason in told for name in RATIOS):
+        yield f"  r: error of a side, or of the gap, over its rounding budget; {EXPLAINS}"
 
 
 def _gradients(cases: Sequence[CaseSummary]) -> Iterator[str]:

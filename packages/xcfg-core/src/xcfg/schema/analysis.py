@@ -12,7 +12,7 @@ from xcfg.schema.rules import Findings
 
 ANALYSIS = "xcfg.analysis.v1"
 OUTCOMES = {
-    "CHANGES_GAP": "the gap between the sides changed, corrected over all changes that were tried",
+    "CHANGES_GAP": "the gap between the sides changed, corrected over all tests that were made",
     "EXONERATED": "exercised, and the verdict edge is equal bit for bit or its change lies within the floor",
     "NO_CHANGE_SHOWN": "the side moved; no change of the gap was shown, and none as large as the interval is excluded",
     "BELOW_RESOLUTION": "the change is no larger than what repeating the baseline gives",
