@@ -165,6 +165,14 @@ def test_nothing_to_compare_has_a_status(write_rows, capsys, rows, told):
     assert run(capsys, write_rows(rows))[0] == 3
 
 
+def test_an_edge_without_figures_has_no_count(write_table, plants, capsys):
+    """Failing means that a dump of which nothing was compared reads as one without a token over the threshold."""
+    table = plants.draw(3).table()
+    dump = write_table(dataclasses.replace(table, active=np.zeros_like(table.active)), attested="bfloat16")
+    code, out, _ = run(capsys, dump)
+    assert code == 3 and "not judged; status ZERO_ACTIVE_TOKENS" in out
+
+
 def test_two_files_without_a_common_token_are_an_empty_join(write_rows, capsys):
     """Failing means that a wrong pair of files is reported as agreement."""
     both = [

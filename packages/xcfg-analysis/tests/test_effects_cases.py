@@ -19,6 +19,7 @@ from xcfg_analysis.floors.floors import floors, resolution
 from xcfg_analysis.page.analysis import analyze_evidence
 from xcfg_analysis.page.causes import say
 from xcfg_analysis.page.text import text
+from xcfg_analysis.show import fixed_lines
 
 SPEC = importlib.util.spec_from_file_location("handmade", Path(__file__).with_name("handmade.py"))
 handmade = importlib.util.module_from_spec(SPEC)
@@ -326,6 +327,16 @@ def test_the_page_says_everything_once():
     cause = shown[shown.index("LIKELY CAUSE") : shown.index("WHAT IT LOOKS LIKE")].splitlines()
     assert cause[1].split() == ["CAUSE", "training.x", "(both):", "CAUSED_BY_BOTH_SIDES"]
     assert shown.splitlines()[-1].strip() == found.next_command
+
+
+def test_knobs_that_are_fixed_for_one_reason_share_a_line():
+    """Failing means that a page repeats one sentence for every option of a backend, and nobody reads the others."""
+    stated = ("a.x: it acts on one side: always", "b.y: no map", "c.z: it acts on one side: always")
+    lines = ["cannot be aligned: a.x, c.z: it acts on one side: always", "cannot be aligned: b.y: no map"]
+    assert fixed_lines(stated) == lines
+    base = row("base", BASE)
+    found = evolve(analyze_evidence(Handmade({"base": BASE}, SEQUENCE, [base])), not_alignable=stated)
+    assert text(found).count("cannot be aligned") == 2
 
 
 def test_a_baseline_without_figures_has_no_effects():

@@ -66,7 +66,7 @@ def analyze_dump(
         tokens=0 if edge is None else edge.active_tokens,
         sequences=len(dump.table.sample_ids),
         fitted_tokens=len(tokens.d),
-        threshold=comparison.threshold,
+        threshold=None if edge is None or edge.max_abs is None else comparison.threshold,
         mismatches=0 if edge is None else edge.mismatches,
         unattested=comparison.unattested,
         figures=charted(edge, dump.table) if edge is not None else {},

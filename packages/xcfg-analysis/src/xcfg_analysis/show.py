@@ -104,6 +104,15 @@ def wrapped(label: str, words: str, *, indent: int = 2) -> Iterator[str]:
     yield from textwrap.wrap(clean, width, initial_indent=lead, subsequent_indent=" " * len(lead))
 
 
+def fixed_lines(stated: Iterable[str]) -> list[str]:
+    """Return one line for all knobs that cannot be aligned for the same reason. stated: `PATH: WHY`, as a document."""
+    told: dict[str, list[str]] = {}
+    for item in stated:
+        path, _, why = item.partition(": ")
+        told.setdefault(why, []).append(path)
+    return [f"cannot be aligned: {', '.join(paths)}: {why}" for why, paths in told.items()]
+
+
 def columns(rows: Iterable[Sequence[str]]) -> str:
     """Return aligned columns; the first is left-aligned."""
     cells = [list(row) for row in rows]

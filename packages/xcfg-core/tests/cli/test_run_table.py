@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace as evolve
-from xcfg.cli._run_table import nats, show_run
+from xcfg.cli._run_table import nats, show_edges, show_run
 from xcfg.schema.gradient import GradientSummary
+from xcfg.schema.result import COMPARISON_SCHEMA, AssessmentResult, Comparison, EdgeResult
 from xcfg.schema.summary import RUN_SUMMARY, CaseSummary, ContractSummary, EdgeSummary, RunSummary, Seconds
 
 NOTHING = Seconds(build=0.0, score=0.0, compare=0.0)
@@ -73,6 +74,51 @@ def test_a_recording_that_no_side_comes_near_is_said(capsys, verdict, recorded, 
     edges = {"training_vs_rollout": edge(*verdict), "decode_vs_recorded": edge(*recorded)}
     out = shown(capsys, case("baseline", "PASS", threshold=0.05, **edges))
     assert ("from the values recorded in the rollout" in out) is says
+
+
+def test_ratios_are_explained_once(capsys):
+    """Failing means a ratio of 1810 against a limit, and no word on what it is a ratio of."""
+    far = {"assessment": "EXCESS_TRAINING", "assessment_reason": "r_training = 1.81e+03 above the limit of 1.5"}
+    worse = far | {"assessment_reason": "r_training = 2e+03 above the limit of 1.5"}
+    rows = [evolve(case(name, "MISMATCH"), **given) for name, given in (("a", far), ("b", worse))]
+    assert shown(capsys, *rows).count("docs/explanation/precision-budget.md") == 1
+    few = evolve(case("a", "PASS"), assessment="UNDECIDED", assessment_reason="few")
+    assert "precision-budget" not in shown(capsys, few)
+
+
+def test_a_case_without_a_number_has_no_count_and_nothing_is_said_of_its_sides(capsys):
+    """Failing means that scores which are no log probabilities read as none of 10 tokens over the threshold."""
+    edges = {"training_vs_rollout": edge(None, None), "decode_vs_recorded": edge(5.58, 9.66)}
+    out = shown(capsys, case("baseline", "INVALID_ARTIFACT", threshold=0.05, **edges))
+    (line,) = [line for line in out.splitlines() if line.startswith("baseline")]
+    assert line.split() == ["baseline", "INVALID_ARTIFACT", "NO_REFERENCE", "-", "max", "-", "mean", "-", "rms", "-"]
+    assert "from each other" not in out
+
+
+def test_an_edge_without_figures_has_no_count(capsys):
+    """Failing means that `xcfg compare` counts 0 tokens over the threshold on an edge that nobody measured."""
+    spoilt = EdgeResult(
+        name="training_vs_rollout",
+        first="training",
+        second="recorded",
+        status="INVALID_ARTIFACT",
+        comparable=False,
+        threshold=0.05,
+        active_tokens=10,
+    )
+    lacking = AssessmentResult(assessment="NO_REFERENCE")
+    comparison = Comparison(
+        schema_version=COMPARISON_SCHEMA,
+        status="INVALID_ARTIFACT",
+        reason="",
+        verdict_edge="training_vs_rollout",
+        verdict_arm="recorded",
+        threshold=0.05,
+        edges={"training_vs_rollout": spoilt},
+        assessment=lacking,
+    )
+    show_edges(comparison, ())
+    assert "training_vs_rollout: 10 tokens, no figures, max -" in capsys.readouterr().out
 
 
 def test_an_assessment_is_explained_under_the_name_of_its_case(capsys):

@@ -7,6 +7,7 @@ import sys
 
 import pluggy
 from xcfg.plugin import PROJECT, spec
+from xcfg.schema.names import Target
 from xcfg_ops_logp import plugin
 
 
@@ -38,6 +39,17 @@ def test_hooks_are_known():
     }
     names = [(item.operation, name) for item in found for name in (item.backend_id, *item.aliases)]
     assert len(set(names)) == len(names)
+
+
+def test_why_an_axis_cannot_be_aligned_is_true_of_two_equal_backends():
+    """If this fails, a page says that one side lacks an option that both sides have, as with one backend on both."""
+    stated = {item.name: (item.targets, item.not_alignable) for item in plugin.xcfg_knobs()}
+    assert stated["logprob.merge_order"] == (
+        Target.BOTH,
+        "It acts on the backend of the side that it names; without a side it is asked of both.",
+    )
+    assert stated["logprob.backward_impl"] == (Target.TRAINING, "A rollout runs no backward.")
+    assert not [name for name, (_, why) in stated.items() if "alone" in why]
 
 
 def test_torch_is_not_imported():

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from xcfg.schema.analysis import Effect, GapChange, Movement
 from xcfg.schema.codec import evolve
+from xcfg.schema.names import Status
 from xcfg.schema.result import Interval
 
 from xcfg_analysis.cube.load import Evidence, Float
@@ -23,6 +24,16 @@ from xcfg_analysis.effects.movement import movements
 from xcfg_analysis.effects.per_sequence import QUANTITIES, edge_sums, is_same_tokens, means
 from xcfg_analysis.effects.sides import side_of_effect
 from xcfg_analysis.effects.yardstick import over, yardstick
+
+NOT_COMPARABLE = "NOT_COMPARABLE"
+RAN = (
+    Status.INVALID_IDENTITY.value,
+    Status.INVALID_ARTIFACT.value,
+    Status.NOT_COMPARABLE.value,
+    Status.ZERO_ACTIVE_TOKENS.value,
+    Status.EMPTY_JOIN.value,
+)
+"""Statuses of a case that ran as asked and is still no evidence: none of its settings is acquitted."""
 
 
 @dataclass(frozen=True)
@@ -59,21 +70,20 @@ def effects(evidence: Evidence, baseline: Row, rows: Sequence[Row], resolution: 
     """
     rule = evidence.run.contract.assessment
     ground = verdict_sums(evidence, baseline)
-    found = [
-        _Found(
-            row=row,
-            sums=verdict_sums(evidence, row),
-            equal=is_equal(row, baseline),
-            movement=movements(evidence, row, baseline),
-        )
-        for row in rows
-    ]
+    found = [_found(evidence, row, baseline) for row in rows]
     tested = [item for item in found if ground is not None and _is_testable(item, ground)]
     family = 0
     if ground is not None and int(np.count_nonzero(ground[:, 0])) >= rule.min_sequences:
         family = _estimate(tested, ground, rule.level, rule.seed)
     judged = tuple(_effect(evidence, item, baseline, ground, resolution, 1.0 - rule.level) for item in found)
     return Effects(judged, family)
+
+
+def _found(evidence: Evidence, row: Row, baseline: Row) -> _Found:
+    """Return a case as it is judged. Without figures it has no movement: nothing says that both scored one input."""
+    sums = verdict_sums(evidence, row)
+    moved = () if sums is None else movements(evidence, row, baseline)
+    return _Found(row=row, sums=sums, equal=is_equal(row, baseline), movement=moved)
 
 
 def is_equal(row: Row, baseline: Row) -> bool:
@@ -130,6 +140,8 @@ def _effect(
         coupled=tuple(sorted({f"{change.get('path')}@{change.get('side', '*')}" for change in row.coupled})),
     )
     outcome, reason = _outcome(item, effect, ground, resolution, alpha, why)
+    if outcome == "EXONERATED" and row.status in RAN:
+        outcome, reason = NOT_COMPARABLE, _ended(row)
     return evolve(effect, outcome=outcome, reason=reason, direction=_direction(effect, alpha))
 
 
@@ -162,11 +174,10 @@ def _outcome(
     item: _Found, effect: Effect, ground: Float | None, resolution: dict[str, float], alpha: float, unexercised: str
 ) -> tuple[str, str]:
     row = item.row
-    if item.sums is None or ground is None:
-        return (
-            "VARIANT_DID_NOT_APPLY",
-            f"{row.status}: {row.reason}" if item.sums is None else "the baseline has no figures",
-        )
+    if item.sums is None:
+        return NOT_COMPARABLE if row.status in RAN else "VARIANT_DID_NOT_APPLY", _ended(row)
+    if ground is None:
+        return "VARIANT_DID_NOT_APPLY", "the baseline has no figures"
     if item.equal:
         if effect.exercised != "yes":
             return "NOT_EXERCISED", unexercised
@@ -179,6 +190,10 @@ def _outcome(
         tokens = int(np.count_nonzero(ground[:, 0]))
         return "INSUFFICIENT_EVIDENCE", f"{tokens} sequences carry too little of the change for an interval"
     return _tested(effect, resolution, alpha, unexercised)
+
+
+def _ended(row: Row) -> str:
+    return f"{row.status}: {row.reason}"
 
 
 def _tested(effect: Effect, resolution: dict[str, float], alpha: float, unexercised: str) -> tuple[str, str]:

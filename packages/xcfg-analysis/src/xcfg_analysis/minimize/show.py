@@ -8,7 +8,7 @@ from xcfg.schema.analysis import Analysis
 from xcfg.schema.minimization import AlignmentSet, AlignmentTrial, Minimization
 
 from xcfg_analysis.minimize.objective import Outcome
-from xcfg_analysis.show import columns, number, wrapped
+from xcfg_analysis.show import columns, fixed_lines, number, wrapped
 
 
 def text(found: Analysis) -> str:
@@ -28,8 +28,8 @@ def text(found: Analysis) -> str:
         *wrapped("level", f"{ran.level or 'none'}. {ran.why_not_broader}"),
         *wrapped("may differ", ", ".join(found.left_enabled) or "nothing else that is declared"),
     ]
-    for line in found.not_alignable:
-        lines += wrapped("fixed", f"cannot be aligned: {line}")
+    for line in fixed_lines(found.not_alignable):
+        lines += wrapped("fixed", line)
     for note in ran.notes:
         lines += wrapped("note", note)
     for trial in ran.trials:

@@ -96,10 +96,18 @@ def look_at(evidence: Evidence, series: Series | None = None) -> Looked:
     following = partial(next_step, evidence, baseline, found, said, points, unvaried=unvaried, enough=enough)
     step = following(home_of(evidence))
     blamed = any(is_blamed(cause, profiles=points.profiles) for cause in said.causes)
+    concluded = conclusion(
+        judged,
+        said,
+        family=changed.family,
+        tested=sum(any(one.p_value is not None for one in item.gap) for item in changed.effects),
+        outside=outside,
+        looks=looks.named,
+        profiles=points.profiles,
+    )
     analysis = Analysis(
         schema_version=ANALYSIS,
-        conclusion=introduced(points)
-        + conclusion(judged, said, family=changed.family, outside=outside, looks=looks.named, profiles=points.profiles),
+        conclusion=introduced(points) + concluded,
         ladder_level=rules.level.level,
         assessment=assessed.assessment if assessed is not None else Assessment.NO_REFERENCE.value,
         assessed=assessed,
@@ -109,6 +117,7 @@ def look_at(evidence: Evidence, series: Series | None = None) -> Looked:
         below_resolution=said.lists["below_resolution"],
         unresolved=said.lists["unresolved"],
         not_measured=said.lists["not_measured"],
+        not_comparable=said.lists["not_comparable"],
         interactions=pairs,
         minimal_sets=rules.level.sets,
         left_enabled=rules.level.left,
@@ -125,7 +134,7 @@ def look_at(evidence: Evidence, series: Series | None = None) -> Looked:
         recognised=_recognised(cube),
         tokens=0 if edge is None else edge.active_tokens,
         sequences=evidence.sequences,
-        threshold=judged.threshold,
+        threshold=judged.threshold if edge is not None and edge.rms is not None else None,
         mismatches=0 if edge is None else edge.mismatches,
         figures={} if edge is None else edge.aliases,
         experiment_id=cube.experiment_id,
@@ -244,7 +253,7 @@ def _outside(evidence: Evidence, baseline: Row, found: Sequence[Effect], said: S
             f"{item}: the other side does not have it, and no case varies it"
             for item in options_of_one_side(evidence.cube.experiment, suspects(baseline))
         ]
-        blind = [*said.lists["not_exercised"], *said.lists["not_measured"]]
+        blind = [key for name in ("not_exercised", "not_measured", "not_comparable") for key in said.lists[name]]
         bounds = [
             f"{item.label} ({item.reason})" for item in found if item.outcome == "NO_CHANGE_SHOWN" and item.reason
         ]

@@ -19,6 +19,8 @@ DIAGNOSES = {
     "both": "CAUSED_BY_BOTH_SIDES",
     "": "INSUFFICIENT_EVIDENCE",
 }
+MANIFOLD = 10.0
+"""From this many times as large on, a change is a factor."""
 COUPLED = "COUPLED_WITH_OTHER_FACTORS"
 NAMES = {"mean_sq": "mean d^2", "mean_abs": "mean |d|", "k3": "k3"}
 UNITS = {"mean_sq": "nats^2", "mean_abs": "nats", "k3": "nats"}
@@ -30,6 +32,7 @@ LISTS = {
     "INSUFFICIENT_EVIDENCE": "unresolved",
     "OUTSIDE_THE_KNOBS": "not_measured",
     "VARIANT_DID_NOT_APPLY": "not_measured",
+    "NOT_COMPARABLE": "not_comparable",
 }
 """Outcome of a case -> the list of an analysis in which its knob stands."""
 EXCESS = (
@@ -38,7 +41,7 @@ EXCESS = (
     Assessment.EXCESS_GAP.value,
     Assessment.BIASED.value,
 )
-ORDER = ("unresolved", "below_resolution", "not_exercised", "not_measured", "exonerated")
+ORDER = ("unresolved", "below_resolution", "not_exercised", "not_measured", "not_comparable", "exonerated")
 """Of a knob with several values the least certain outcome decides, so that none is exonerated by half of its values."""
 
 
@@ -116,7 +119,7 @@ def _cause(
 def says(effect: Effect, change: GapChange) -> str:
     """Return one sentence with the change of the gap, its interval and its corrected p value."""
     name, unit = NAMES[change.quantity], UNITS[change.quantity]
-    share = f" ({change.case / change.baseline - 1.0:+.0%})" if change.baseline > 0 else ""
+    share = f" ({_share(change.case / change.baseline)})" if change.baseline > 0 else ""
     bounds = "" if change.change is None else f", change {change.change.low:.3g} to {change.change.high:.3g} {unit}"
     held = (
         f"; {effect.over} instead of {effect.baseline_over} tokens over {effect.yardstick:g}"
@@ -125,6 +128,11 @@ def says(effect: Effect, change: GapChange) -> str:
     )
     corrected = "" if change.p_adjusted is None else f", corrected p {change.p_adjusted:.2g}"
     return f"{effect.label}: {name} {change.baseline:.4g} -> {change.case:.4g} {unit}{share}{bounds}{corrected}{held}"
+
+
+def _share(ratio: float) -> str:
+    """Return a change in percent, or as a factor where percent would only be digits: the baseline is nearly 0."""
+    return f"{ratio - 1.0:+.0%}" if ratio < MANIFOLD else f"{ratio:.3g} times as large"
 
 
 def _refuted_by(effect: Effect, change: GapChange) -> str:

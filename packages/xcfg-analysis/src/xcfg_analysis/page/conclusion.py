@@ -22,18 +22,24 @@ def conclusion(
     *,
     family: int,
     outside: Sequence[str],
+    tested: int = 0,
     looks: Sequence[SignatureFinding] = (),
     profiles: bool = False,
 ) -> str:
-    """Return what a run says. judged: the row whose verdict it is; family: how many changes of the gap were tested.
+    """Return what a run says. judged: the row whose verdict it is; family: tests of the gap, in `tested` cases.
 
     profiles: the cases put production's values into the aligned reference, so what widens the gap is what makes it.
     """
-    return " ".join(_sentences(judged, said, family, outside, looks, profiles))
+    return " ".join(_sentences(judged, said, (family, tested), outside, looks, profiles))
 
 
 def _sentences(
-    judged: Row, said: Said, family: int, outside: Sequence[str], looks: Sequence[SignatureFinding], profiles: bool
+    judged: Row,
+    said: Said,
+    tests: tuple[int, int],
+    outside: Sequence[str],
+    looks: Sequence[SignatureFinding],
+    profiles: bool,
 ) -> Iterator[str]:
     word = judged.assessment.assessment if judged.assessment is not None else Assessment.NO_REFERENCE.value
     yield f"{judged.status}{_over(judged)}, {word}."
@@ -55,8 +61,10 @@ def _sentences(
         yield f"{'What opens the gap' if profiles else 'What opens the gap further'}: {_named(widening)}."
     if looks:
         yield f"Of the signatures that could be tried it looks like {', '.join(_shared(item) for item in looks)}."
+    family, tested = tests
     if not said.causes and family:
-        yield f"No change of the gap stands among {family} that were tried."
+        cases = "the one case that was tested" if tested == 1 else f"the {tested} cases that were tested"
+        yield f"No change of the gap stands among {cases} ({family} tests, one for each figure of the gap)."
 
 
 def _shared(item: SignatureFinding) -> str:
@@ -65,7 +73,7 @@ def _shared(item: SignatureFinding) -> str:
 
 def _over(row: Row) -> str:
     edge = row.edges.get(row.verdict_edge)
-    if edge is None or row.threshold is None:
+    if edge is None or row.threshold is None or edge.rms is None:
         return f" ({row.reason})" if row.reason else ""
     return f" ({edge.mismatches} of {edge.active_tokens} tokens over {row.threshold:g} nats)"
 

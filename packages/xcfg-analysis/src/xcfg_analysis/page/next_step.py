@@ -80,7 +80,7 @@ def next_step(
     if is_excess(baseline):
         return _without_cause(evidence, baseline, here)
     if not any(item.status == MEASURED for item in floors):
-        why = "add controls: without one nothing can be exonerated by an interval"
+        why = "add controls: without one only equal bits exonerate, and no interval can"
         return _run(evidence, here, why, {"controls": CONTROLS})
     if said.lists["not_exercised"]:
         idle = ", ".join(said.lists["not_exercised"])

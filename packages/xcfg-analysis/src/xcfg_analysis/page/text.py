@@ -10,13 +10,14 @@ from xcfg.schema.names import Assessment, Status
 from xcfg.schema.result import AssessmentResult
 from xcfg.schema.rules import Level
 
+from xcfg_analysis.effects.effect import NOT_COMPARABLE
 from xcfg_analysis.minimize.objective import Outcome
 from xcfg_analysis.page.causes import EXCESS
 from xcfg_analysis.page.smallest import EXPLAINED, REDUCTION, VERDICT
 from xcfg_analysis.page.tables import case_table, floor_table, gradient_table, interaction_lines, swap_lines
 from xcfg_analysis.rules.ladder import ACTIONS
 from xcfg_analysis.rules.sentences import sentences
-from xcfg_analysis.show import number, wrapped
+from xcfg_analysis.show import fixed_lines, number, wrapped
 
 LISTS = (
     ("exonerated", "exercised, and without an effect on the gap"),
@@ -24,8 +25,11 @@ LISTS = (
     ("below_resolution", "no larger than what repeating the baseline gives"),
     ("not_exercised", "the run gave it nothing to do, or nobody knows"),
     ("not_measured", "did not run as asked, or in other surroundings"),
+    ("not_comparable", "ran, and cannot be held against the baseline"),
 )
 PRODUCTION = "production"
+EXPLAINS = "docs/explanation/precision-budget.md"
+ENDED = {Status.INVALID_IDENTITY.value: "identity differs", Status.INVALID_ARTIFACT.value: "no log probabilities"}
 OPEN = Outcome.UNRESOLVED.value
 MEANINGS = {
     EXPLAINED: "honest rounding explains what is left of the gap",
@@ -70,7 +74,7 @@ def _ratios(assessed: AssessmentResult | None) -> str:
         return f": {assessed.reason}" if assessed is not None and assessed.reason else ""
     named = (("training", assessed.r_training), ("rollout", assessed.r_rollout), ("gap", assessed.r_gap))
     shown = ", ".join(f"{name} {item.value:.2f} ({item.low:.2f} to {item.high:.2f})" for name, item in named if item)
-    return f"; error over rounding budget: {shown}"
+    return f"; error over rounding budget ({EXPLAINS}): {shown}"
 
 
 def _causes(found: Analysis) -> Iterator[str]:
@@ -134,12 +138,20 @@ def _lists(found: Analysis) -> Iterator[str]:
     for name, meaning in LISTS:
         knobs = getattr(found, name)
         if knobs:
-            yield from wrapped("", f"{name.replace('_', ' ')} ({meaning}): {', '.join(knobs)}")
+            named = [f"{knob}{_ended(found, knob) if name == 'not_comparable' else ''}" for knob in knobs]
+            yield from wrapped("", f"{name.replace('_', ' ')} ({meaning}): {', '.join(named)}")
     if found.not_varied:
         meaning = "the sides differ in it, and no case changes it"
         yield from wrapped("", f"not varied ({meaning}): {', '.join(found.not_varied)}")
-    for item in found.not_alignable:
-        yield from wrapped("", f"cannot be aligned: {item}")
+    for item in fixed_lines(found.not_alignable):
+        yield from wrapped("", item)
+
+
+def _ended(found: Analysis, knob: str) -> str:
+    """Return the statuses that the cases of a knob ended with, which say what is not the same."""
+    cases = [item for item in found.effects if item.knobs == (knob,) and item.outcome == NOT_COMPARABLE]
+    ended = dict.fromkeys(item.reason.partition(":")[0] for item in cases)
+    return f" ({', '.join(f'{name}: {ENDED[name]}' if name in ENDED else name for name in ended)})" if ended else ""
 
 
 def _smallest(found: Analysis) -> Iterator[str]:

@@ -15,6 +15,8 @@ VERDICT_EDGE = "training_vs_rollout"
 RECORDED_EDGES = ("decode_vs_recorded", "training_vs_recorded")
 FAR = 3.0
 """Recorded values this many times further from the scores than the sides are from each other are worth a line."""
+RATIOS = ("r_training", "r_rollout", "r_gap")
+EXPLAINS = "docs/explanation/precision-budget.md"
 LAST_LINES = 6
 COLOURS = {"PASS": "green", "MISMATCH": "yellow"}
 
@@ -30,7 +32,8 @@ def case_line(case: CaseSummary, width: int, home: Path | None = None) -> str:
     edge = case.edges.get(VERDICT_EDGE)
     if edge is None:
         return f"{case.label:<{width}}  {status}  {case.reason.partition(chr(10))[0]}{_kept(case, home)}"
-    over = "-" if case.threshold is None else f"{edge.mismatches}/{edge.active_tokens} > {number(case.threshold)}"
+    judged = case.threshold is not None and edge.max_abs is not None  # without a number there is nothing to count
+    over = f"{edge.mismatches}/{edge.active_tokens} > {number(case.threshold)}" if judged else "-"
     figures = f"{over:<18} max {number(edge.max_abs):<9} mean {number(edge.mean_abs):<9} rms {number(edge.rms):<9}"
     note = " (resumed)" if case.resumed else ""
     return f"{case.label:<{width}}  {status}  {case.assessment:<22}  {figures}{note}"
@@ -51,6 +54,8 @@ def _assessed(cases: Sequence[CaseSummary]) -> Iterator[str]:
     for (assessment, reason), labels in told.items():
         others = f" and {len(labels) - 1} more" if len(labels) > 1 else ""
         yield f"  {labels[0]}{others}: {assessment}: {reason}"
+    if any(name in reason for _, reason in told for name in RATIOS):
+        yield f"  r: error of a side, or of the gap, over its rounding budget; {EXPLAINS}"
 
 
 def _gradients(cases: Sequence[CaseSummary]) -> Iterator[str]:
@@ -85,10 +90,10 @@ def _recorded(cases: Sequence[CaseSummary]) -> Iterator[str]:
     for case in cases:
         verdict = case.edges.get(VERDICT_EDGE)
         name = next((name for name in RECORDED_EDGES if name in case.edges), "")
-        if verdict is None or not name or case.threshold is None:
+        if verdict is None or verdict.mean_abs is None or not name or case.threshold is None:
             continue
         edge = case.edges[name]
-        far = (edge.mean_abs or 0.0) > FAR * (verdict.mean_abs or 0.0) and (edge.max_abs or 0.0) > case.threshold
+        far = (edge.mean_abs or 0.0) > FAR * verdict.mean_abs and (edge.max_abs or 0.0) > case.threshold
         if far:
             yield (
                 f"  {case.label}: {name.partition('_vs_')[0]} lies mean {number(edge.mean_abs)}, max "
@@ -125,6 +130,8 @@ def nats(value: float, sign: str = "") -> str:
 
 
 def _over(edge: EdgeResult) -> str:
+    if edge.max_abs is None:
+        return "no figures"
     return "not judged" if edge.threshold is None else f"{edge.mismatches} over {number(edge.threshold)}"
 
 

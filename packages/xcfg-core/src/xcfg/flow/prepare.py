@@ -9,6 +9,7 @@ from typing import Any
 
 from xcfg.errors import UsageError
 from xcfg.flow.checkpoints import Checkpoint
+from xcfg.flow.defaults import with_defaults
 from xcfg.flow.injection import ENGINES_OWN, injection
 from xcfg.flow.inputs import Loaded
 from xcfg.flow.launching import launch_spec, place, resolution_context
@@ -115,9 +116,9 @@ class Preparer:
             knobs = _derived(side_knobs(case.knobs, self.definitions, side), case, side, descriptor)
             knobs = self._asked(case, side, descriptor, knobs, reasons)
             options = {path for path in knobs if self.definitions[path].option_of}
-            reasons.update(
-                unsupported(descriptor, side, {path: value for path, value in knobs.items() if path not in options})
-            )
+            mine = {path: value for path, value in knobs.items() if path not in options}
+            refused = unsupported(descriptor, side, mine)
+            reasons.update(with_defaults(refused, side, case, self.loaded.experiment, descriptor, self.definitions))
             if reasons:
                 continue
             placement = self._place(descriptor, side, knobs, case.runtime_options.get(side, {}))

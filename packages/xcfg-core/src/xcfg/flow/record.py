@@ -208,9 +208,10 @@ def failure_document(status: Status, reason: str, **details: Any) -> Failure:
     )
 
 
-def failure_of(arm: str, failure: ScoreFailure) -> Failure:
-    """Return failure.json for a case whose arm `arm` could not be scored."""
-    return failure_document(failure.status, f"{arm}: {failure.reason}", arm=arm, applications=failure.applications)
+def failure_of(arm: str, failure: ScoreFailure, note: str = "") -> Failure:
+    """Return failure.json for a case whose arm `arm` has no score. note: stands behind its reason."""
+    reason = f"{arm}: {failure.reason}{note}"
+    return failure_document(failure.status, reason, arm=arm, applications=failure.applications)
 
 
 def _provenance(score: SideScore) -> dict[str, Any]:

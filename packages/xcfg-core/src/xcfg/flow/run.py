@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from xcfg.artifacts.store import Store
 from xcfg.artifacts.stored import StoredAttempt
 from xcfg.errors import ArtifactError, InterruptedRunError
 from xcfg.flow.checkpoints import Checkpoint, find_checkpoint
+from xcfg.flow.defaults import of_applications
 from xcfg.flow.documents import Actual, Failure
 from xcfg.flow.engines import Engines, engines
 from xcfg.flow.inputs import Loaded, load_inputs
@@ -28,7 +29,7 @@ from xcfg.flow.scores import ScoreFailure, Scorer, SideScore
 from xcfg.flow.summary import case_summary, run_summary, unstored_summary
 from xcfg.plugin.manager import PluginManager
 from xcfg.runtime.environment import forget_environment
-from xcfg.schema.codec import plain
+from xcfg.schema.codec import evolve, plain
 from xcfg.schema.names import Status
 from xcfg.schema.runtime import KnobApplication
 from xcfg.schema.summary import CaseSummary, RunSummary
@@ -189,7 +190,8 @@ class Run:
         failed = {arm: outcome for arm, outcome in outcomes.items() if isinstance(outcome, ScoreFailure)}
         for arm in deciding_arms(item.verdict_arm):
             if arm in failed:
-                self._fail(item, failure_of(arm, failed[arm]), started, failed[arm].logs)
+                note = self._defaults(item, failed[arm].applications)
+                self._fail(item, failure_of(arm, failed[arm], note), started, failed[arm].logs)
                 return
         scores = {arm: outcome for arm, outcome in outcomes.items() if isinstance(outcome, SideScore)}
         for name, job in item.reference.items():
@@ -208,26 +210,40 @@ class Run:
             self._fail(item, failure_document(Status.INVALID_ARTIFACT, error.message), started)
             return
         status = Status(judgement.comparison.status)
+        arms = deciding_arms(item.verdict_arm)
+        note = self._defaults(item, [one for arm in arms for one in documents[1].applications.get(arm, ())])
+        note = note if status in (Status.FALLBACK, Status.UNSUPPORTED) else ""
         if status in WITHOUT_COMPARISON:
             applications = tuple(record for score in scores.values() for record in score.applications)
             reason = judgement.comparison.reason
-            self._fail(item, failure_document(status, reason, applications=applications), started)
+            self._fail(item, failure_document(status, f"{reason}{note}", applications=applications), started)
             return
-        self._seal(item, lambda: self.recorder.write(item, documents, scores, judgement), started)
+        self._seal(item, lambda: self.recorder.write(item, documents, scores, judgement), started, note=note)
 
     def _fail(
         self, item: PreparedCase, failure: Failure, started: float, logs: Mapping[str, Path] | None = None
     ) -> None:
         self._seal(item, lambda: self.recorder.write_failure(item, failure, logs or {}), started, failure.reason)
 
-    def _seal(self, item: PreparedCase, write: Callable[[], StoredAttempt], started: float, reason: str = "") -> None:
+    def _defaults(self, item: PreparedCase, applications: Iterable[KnobApplication]) -> str:
+        """Return what a case that ended by its settings has to say of those that its file does not set."""
+        return of_applications(applications, item.case, self.loaded.experiment, self.recorder.definitions)
+
+    def _seal(
+        self,
+        item: PreparedCase,
+        write: Callable[[], StoredAttempt],
+        started: float,
+        reason: str = "",
+        note: str = "",
+    ) -> None:
         """Write the attempt; a case whose folder refuses it ends INVALID_ARTIFACT, and the run goes on."""
         try:
             attempt = write()
         except ArtifactError as error:
             self._finish(unstored_summary(item.case, error.message), item)
             return
-        self._done(item, attempt, reason=reason, seconds=self._charge(item, started))
+        self._done(item, attempt, reason=reason, note=note, seconds=self._charge(item, started))
 
     def _baseline(self) -> dict[str, tuple[KnobApplication, ...]]:
         """Return what the baseline's arms really were: from their scores, else from its sealed attempt."""
@@ -263,11 +279,14 @@ class Run:
         *,
         resumed: bool = False,
         reason: str = "",
+        note: str = "",
         seconds: Mapping[str, float] | None = None,
     ) -> None:
+        """Keep the summary of a sealed case. note: beside the reason of a comparison, which verify makes again."""
         self.attempts[item.case.case_id] = attempt
         self.engines.judged.add(item.case.case_id)
-        self._finish(case_summary(item.case, attempt, resumed=resumed, reason=reason, seconds=seconds or {}), item)
+        summary = case_summary(item.case, attempt, resumed=resumed, reason=reason, seconds=seconds or {})
+        self._finish(evolve(summary, reason=f"{summary.reason}{note}"), item)
 
     def _finish(self, summary: CaseSummary, item: PreparedCase) -> None:
         self.summaries[item.case.case_id] = summary

@@ -12,13 +12,14 @@ from xcfg.schema.rules import Findings
 
 ANALYSIS = "xcfg.analysis.v1"
 OUTCOMES = {
-    "CHANGES_GAP": "the gap between the sides changed, corrected over all changes that were tried",
+    "CHANGES_GAP": "the gap between the sides changed, corrected over all tests that were made",
     "EXONERATED": "exercised, and the verdict edge is equal bit for bit or its change lies within the floor",
     "NO_CHANGE_SHOWN": "the side moved; no change of the gap was shown, and none as large as the interval is excluded",
     "BELOW_RESOLUTION": "the change is no larger than what repeating the baseline gives",
     "NOT_EXERCISED": "the case could not have shown an effect, or nobody knows whether it could",
     "COUPLED_WITH_OTHER_FACTORS": "something that the case does not declare changed with it",
     "OUTSIDE_THE_KNOBS": "case and baseline ran in unequal surroundings, so the change is nobody's",
+    "NOT_COMPARABLE": "it ran, and its status forbids to hold it against the baseline: identity, scores or contract",
     "VARIANT_DID_NOT_APPLY": "there are no figures: the setting did not run, or the case failed",
     "INSUFFICIENT_EVIDENCE": "too few sequences carry the change for an interval",
 }
@@ -194,8 +195,8 @@ class Analysis(Record):
     status: of the comparison (schema.names.Status), for a run of its baseline. figures: the numbers other stacks chart,
     by their names with the reducer at the end. insufficient_data: signatures that lacked a column.
 
-    For a run: exonerated, not_exercised, below_resolution, unresolved and not_measured are axis keys; unresolved are
-    knobs that move their side while no change of the gap was shown. outside: what no declared knob explains.
+    For a run: exonerated, not_exercised, below_resolution, unresolved, not_measured and not_comparable are axis keys;
+    unresolved are knobs that move their side while no change of the gap was shown. outside: what no knob explains.
     not_varied: where the cause of an excess was not found, settings in which the sides differ and that no case varies.
     gradients: label -> arm -> the gradient that a case's score looked at, which nothing judges.
     swaps: one entry per operation and backend that a case puts in the place of native, on one side or on both.
@@ -248,6 +249,7 @@ class Analysis(Record):
     families: dict[str, int] = {}
     unresolved: tuple[str, ...] = ()
     not_measured: tuple[str, ...] = ()
+    not_comparable: tuple[str, ...] = ()
     outside: tuple[str, ...] = ()
     not_varied: tuple[str, ...] = ()
     findings: tuple[str, ...] = ()

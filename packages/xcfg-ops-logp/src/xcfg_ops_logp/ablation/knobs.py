@@ -61,7 +61,7 @@ def option_knobs(
             default=item.default,
             not_alignable="A rollout runs no backward."
             if item.name in BACKWARD
-            else "One side alone has a backend with this option.",
+            else "It acts on the backend of the side that it names; without a side it is asked of both.",
             option_of=operation,
         )
         for item in options
