@@ -27,6 +27,9 @@ def beside(name):
     return module
 
 
+beside("handmade")  # by that name in the tests that build cubes by hand
+
+
 @pytest.fixture(scope="session")
 def plants():
     """tests/planted.py, which tools/gen_signatures.py reads as well."""

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
+from handmade import Handmade, row
 from xcfg.schema.codec import evolve
 from xcfg.schema.gradient import GradientSummary
 from xcfg_analysis.effects.effect import effects, verdict_sums
@@ -20,12 +17,6 @@ from xcfg_analysis.page.analysis import analyze_evidence
 from xcfg_analysis.page.causes import say
 from xcfg_analysis.page.text import text
 from xcfg_analysis.show import fixed_lines
-
-SPEC = importlib.util.spec_from_file_location("handmade", Path(__file__).with_name("handmade.py"))
-handmade = importlib.util.module_from_spec(SPEC)
-sys.modules["handmade"] = handmade
-SPEC.loader.exec_module(handmade)
-row, Handmade = handmade.row, handmade.Handmade
 
 SEQUENCES, LENGTH = 12, 40
 SEQUENCE = np.repeat(np.arange(SEQUENCES), LENGTH)

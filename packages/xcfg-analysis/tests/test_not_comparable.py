@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
+from handmade import EDGE, Handmade, row
 from xcfg.schema.codec import evolve
 from xcfg_analysis.effects.effect import effects
 from xcfg_analysis.page.analysis import analyze_evidence
 from xcfg_analysis.page.causes import Said
 from xcfg_analysis.page.conclusion import conclusion
 from xcfg_analysis.page.text import text
-
-SPEC = importlib.util.spec_from_file_location("handmade", Path(__file__).with_name("handmade.py"))
-handmade = importlib.util.module_from_spec(SPEC)
-sys.modules["handmade"] = handmade
-SPEC.loader.exec_module(handmade)
-row, Handmade = handmade.row, handmade.Handmade
 
 SEQUENCE = np.repeat(np.arange(12), 40)
 BASE = np.random.default_rng(11).normal(0, 0.1, len(SEQUENCE))
@@ -69,7 +60,7 @@ def test_a_setting_that_did_not_run_is_still_said_not_to_have_run():
 def test_a_verdict_without_a_number_has_no_count():
     """Failing means that scores which are no log probabilities read as 0 tokens over the threshold."""
     whole = row("base", BASE, status="INVALID_ARTIFACT", reason="training: 3 scores lie above 0")
-    spoilt = evolve(whole, edges={handmade.EDGE: evolve(whole.edges[handmade.EDGE], max_abs=None, rms=None)})
+    spoilt = evolve(whole, edges={EDGE: evolve(whole.edges[EDGE], max_abs=None, rms=None)})
     said = conclusion(spoilt, Said((), {}), family=0, outside=())
     assert said.startswith("INVALID_ARTIFACT (training: 3 scores lie above 0), NO_REFERENCE.")
     assert "0 of" not in said

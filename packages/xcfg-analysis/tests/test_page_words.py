@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
+from handmade import Handmade, row
 from xcfg.schema.analysis import Effect, GapChange
 from xcfg.schema.codec import evolve
 from xcfg.schema.result import AssessmentResult, Interval
 from xcfg_analysis.page.analysis import analyze_evidence
 from xcfg_analysis.page.causes import says
 from xcfg_analysis.page.text import text
-
-SPEC = importlib.util.spec_from_file_location("handmade", Path(__file__).with_name("handmade.py"))
-handmade = importlib.util.module_from_spec(SPEC)
-sys.modules["handmade"] = handmade
-SPEC.loader.exec_module(handmade)
-row, Handmade = handmade.row, handmade.Handmade
 
 SEQUENCE = np.repeat(np.arange(12), 40)
 RNG = np.random.default_rng(11)

@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from xcfg.errors import UsageError, WorkerError, did_you_mean
 from xcfg.identity.rollout import Rollout
-from xcfg.plugin.operators import BoundOperator
+from xcfg.plugin.operators import BoundOperator, check_values
 from xcfg.plugin.protocols import HeadColumns
 from xcfg.plugin.stated import scored_ids
 from xcfg.schema.names import Phase
@@ -169,10 +169,6 @@ def call_operator(operator: BoundOperator, *inputs: torch.Tensor) -> torch.Tenso
     inputs: logits, or hidden states and the head's weights; then the selected ids [N].
     """
     selected = inputs[-1]
-    values = operator(*inputs)
-    if not isinstance(values, torch.Tensor) or values.shape != selected.shape:
-        shape = tuple(values.shape) if isinstance(values, torch.Tensor) else type(values).__name__
-        raise WorkerError(f"{operator.binding.backend_id!r} returned {shape}, not {tuple(selected.shape)} values")
-    if values.dtype not in (torch.float32, torch.float64):
-        raise WorkerError(f"{operator.binding.backend_id!r} returned {values.dtype}, not float32 or float64")
+    values: torch.Tensor = operator(*inputs)
+    check_values(values, selected, operator.binding.backend_id)
     return values

@@ -9,6 +9,7 @@ from typing import Any
 
 from xcfg.errors import UsageError
 from xcfg.flow.inputs import Selection
+from xcfg.schema.codec import is_unicode
 
 Event = dict[str, Any]
 
@@ -19,19 +20,11 @@ def ignore(_: Event) -> None:
 
 def check_root(root: Path) -> None:
     """Raise UsageError where the path is no UTF-8: requests and records name files below it, and are JSON."""
-    if not _is_text(str(root)):
+    if not is_unicode(str(root)):
         raise UsageError(
             f"the output root {str(root)!r} is not valid UTF-8",
             hint="Name another folder (--output-root): documents name what lies in it.",
         )
-
-
-def _is_text(path: str) -> bool:
-    try:
-        path.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from xcfg.errors import MissingDependencyError, PluginError
+from xcfg.errors import MissingDependencyError, PluginError, WorkerError
 from xcfg.plugin.readback import HEAD, SELECTED
 from xcfg.plugin.stated import Statements, declared_chain, stated_of
 from xcfg.plugin.untouched import Untouched
@@ -70,6 +70,15 @@ class BoundOperator:
         if self.binding.operation in STATED and not self.calls:
             return Statements(chains=[declared_chain(self.function)])
         return self._statements
+
+
+def check_values(values: Any, selected: Any, backend: str) -> None:
+    """Raise WorkerError unless `values` are a float32 or float64 tensor, one for each of the ids `selected` [N]."""
+    if not isinstance(values, type(selected)) or values.shape != selected.shape:
+        found = tuple(values.shape) if isinstance(values, type(selected)) else type(values).__name__
+        raise WorkerError(f"{backend!r} returned {found}, not {tuple(selected.shape)} values")
+    if str(values.dtype).removeprefix("torch.") not in ("float32", "float64"):
+        raise WorkerError(f"{backend!r} returned {values.dtype}, not float32 or float64")
 
 
 def backend_meant(binding: OperatorBinding, requested: Value) -> Value:

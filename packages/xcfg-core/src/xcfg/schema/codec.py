@@ -98,11 +98,12 @@ def _check_text(node: Any, source: str, path: str) -> None:
     elif isinstance(node, list):
         for index, value in enumerate(node):
             _check_text(value, source, f"{path}[{index}]")
-    elif isinstance(node, str) and not _is_unicode(node):
+    elif isinstance(node, str) and not is_unicode(node):
         raise ConfigError("the text is not valid Unicode (a lone surrogate)", source=source, path=path)
 
 
-def _is_unicode(text: str) -> bool:
+def is_unicode(text: str) -> bool:
+    """Whether UTF-8, and so JSON, can hold the text: no lone surrogate, as stands for a byte of a path that is none."""
     try:
         text.encode()
     except UnicodeEncodeError:

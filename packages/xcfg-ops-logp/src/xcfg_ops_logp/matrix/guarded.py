@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from xcfg.errors import IdentityError, PluginError, XcfgError
+from xcfg.plugin.operators import check_values
 from xcfg.plugin.stated import declared_chain, scored_ids
 from xcfg.plugin.untouched import Untouched
 
@@ -29,23 +30,19 @@ class Guarded:
     def __call__(self, logits: torch.Tensor, selected: torch.Tensor) -> torch.Tensor:
         """Return float32 or float64 [N].
 
-        Raises PluginError for anything else and for whatever the backend raises, WorkerError where it wrote into its
-        inputs, IdentityError where it scored other ids than it was handed.
+        Raises WorkerError for anything else and where the backend wrote into its inputs, PluginError for whatever it
+        raises, IdentityError where it scored other ids than it was handed.
         """
         inputs = Untouched((logits, selected))
         try:
             with redirect_stdout(sys.stderr):
-                found = self.operator(logits, selected)
+                found: torch.Tensor = self.operator(logits, selected)
         except XcfgError:
             raise
         except Exception as error:  # foreign code: whatever it raises must name its backend
             raise PluginError(f"{self.backend!r} failed in the replay: {type(error).__name__}: {error}") from error
         inputs.check(self.backend)
-        if not isinstance(found, torch.Tensor) or found.shape != selected.shape:
-            shape = tuple(found.shape) if isinstance(found, torch.Tensor) else type(found).__name__
-            raise PluginError(f"{self.backend!r} returned {shape}, not {tuple(selected.shape)} values")
-        if found.dtype not in (torch.float32, torch.float64):
-            raise PluginError(f"{self.backend!r} returned {found.dtype}, not float32 or float64")
+        check_values(found, selected, self.backend)
         scored = scored_ids(self.operator, selected)
         if scored is not selected and not torch.equal(scored, selected):
             raise IdentityError(f"{self.backend!r} scored other ids than those that were frozen")
