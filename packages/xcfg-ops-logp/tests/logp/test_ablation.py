@@ -6,7 +6,8 @@ import re
 
 import pytest
 import torch
-from xcfg.errors import IdentityError, UsageError
+from xcfg.errors import ConfigError, IdentityError, UsageError
+from xcfg.planning.normalise import normalise_value
 from xcfg_ops_logp.ablation.descriptor import ABLATION, OPTIONS
 from xcfg_ops_logp.ablation.descriptor import ACTS_WHERE as ABLATION_NEEDS
 from xcfg_ops_logp.ablation.head_descriptor import ACTS_WHERE as HEAD_NEEDS
@@ -271,3 +272,12 @@ def test_a_call_without_rows_has_a_gradient_without_rows():
     assert (found.shape, found.dtype) == ((0,), torch.float32)
     found.sum().backward()
     assert logits.grad.shape == (0, 7)
+
+
+def test_a_chain_that_is_none_is_answered_with_an_example():
+    """If this fails, a person who mistyped a temperature is handed a pattern and nothing to copy."""
+    knob = next(item for item in KNOBS if item.name == "logprob.transform_chain")
+    with pytest.raises(ConfigError, match="UNSUPPORTED_VALUE") as caught:
+        normalise_value(knob, "temperature:0")
+    assert caught.value.hint.startswith("None, or ordered steps above 0, such as temperature:0.7,soft_cap:30")
+    assert "As a pattern: 'none|" in caught.value.hint

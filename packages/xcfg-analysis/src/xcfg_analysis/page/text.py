@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from xcfg.schema.analysis import Analysis, Cause, SignatureFinding
 from xcfg.schema.minimization import Minimization
 from xcfg.schema.names import Assessment, Status
-from xcfg.schema.result import AssessmentResult
+from xcfg.schema.result import BUDGET_PAGE, AssessmentResult
 from xcfg.schema.rules import Level
 
 from xcfg_analysis.effects.effect import NOT_COMPARABLE
@@ -28,7 +28,6 @@ LISTS = (
     ("not_comparable", "ran, and cannot be held against the baseline"),
 )
 PRODUCTION = "production"
-EXPLAINS = "docs/explanation/precision-budget.md"
 ENDED = {Status.INVALID_IDENTITY.value: "identity differs", Status.INVALID_ARTIFACT.value: "no log probabilities"}
 OPEN = Outcome.UNRESOLVED.value
 MEANINGS = {
@@ -74,7 +73,7 @@ def _ratios(assessed: AssessmentResult | None) -> str:
         return f": {assessed.reason}" if assessed is not None and assessed.reason else ""
     named = (("training", assessed.r_training), ("rollout", assessed.r_rollout), ("gap", assessed.r_gap))
     shown = ", ".join(f"{name} {item.value:.2f} ({item.low:.2f} to {item.high:.2f})" for name, item in named if item)
-    return f"; error over rounding budget ({EXPLAINS}): {shown}"
+    return f"; error over rounding budget ({BUDGET_PAGE}): {shown}"
 
 
 def _causes(found: Analysis) -> Iterator[str]:

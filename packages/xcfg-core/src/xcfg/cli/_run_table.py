@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from xcfg.schema.names import LAUNCH_STATUSES
-from xcfg.schema.result import Comparison, EdgeResult
+from xcfg.schema.result import BUDGET_PAGE, Comparison, EdgeResult
 from xcfg.schema.summary import CaseSummary, RunSummary
 
 VERDICT_EDGE = "training_vs_rollout"
@@ -16,7 +16,6 @@ RECORDED_EDGES = ("decode_vs_recorded", "training_vs_recorded")
 FAR = 3.0
 """Recorded values this many times further from the scores than the sides are from each other are worth a line."""
 RATIOS = ("r_training", "r_rollout", "r_gap")
-EXPLAINS = "docs/explanation/precision-budget.md"
 LAST_LINES = 6
 COLOURS = {"PASS": "green", "MISMATCH": "yellow"}
 
@@ -55,7 +54,7 @@ def _assessed(cases: Sequence[CaseSummary]) -> Iterator[str]:
         others = f" and {len(labels) - 1} more" if len(labels) > 1 else ""
         yield f"  {labels[0]}{others}: {assessment}: {reason}"
     if any(name in reason for _, reason in told for name in RATIOS):
-        yield f"  r: error of a side, or of the gap, over its rounding budget; {EXPLAINS}"
+        yield f"  r: error of a side, or of the gap, over its rounding budget; {BUDGET_PAGE}"
 
 
 def _gradients(cases: Sequence[CaseSummary]) -> Iterator[str]:

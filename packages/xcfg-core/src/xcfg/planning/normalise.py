@@ -80,7 +80,7 @@ def normalise_value(knob: KnobDefinition, value: Any, *, source: str = "", where
     else:
         if isinstance(value, str) and re.fullmatch(domain.pattern, value):
             return value
-        hint = f"Give text that matches {domain.pattern!r}."
+        hint = f"{knob.summary} As a pattern: {domain.pattern!r}."
     raise ConfigError(
         f"UNSUPPORTED_VALUE: {value!r} is no value of {knob.name!r}", source=source, path=where, hint=hint
     )

@@ -84,6 +84,10 @@ class Interval(Record):
     high: float
 
 
+BUDGET_PAGE = "docs/explanation/precision-budget.md"
+"""The page that explains the figures of an AssessmentResult, for whoever prints them."""
+
+
 class AssessmentResult(Record):
     """The precision budget (contract, section 4). b_*: rms error of plain implementations in that dtype."""
 

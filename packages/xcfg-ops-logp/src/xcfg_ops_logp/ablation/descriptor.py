@@ -71,7 +71,7 @@ OPTIONS = (
         "transform_chain",
         Text(pattern=rf"none|{STEP}(,{STEP})*"),
         "none",
-        "none, or ordered steps such as temperature:0.7,soft_cap:30; refused where one side alone has them",
+        "none, or ordered steps above 0, such as temperature:0.7,soft_cap:30; refused where one side alone has them",
     ),
     option(
         "selected_gather",

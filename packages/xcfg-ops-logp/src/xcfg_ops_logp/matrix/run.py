@@ -66,11 +66,6 @@ class _Matrix:
     values: dict[str, Measured] = field(default_factory=dict)
     moves: dict[str, dict[str, float]] = field(default_factory=dict)
 
-    @property
-    def reference(self) -> bool:
-        """Whether a nonzero baseline or control is a fault, whatever the backend claims."""
-        return self.backend.backend_id.startswith(REFERENCE)
-
     def rows(self) -> tuple[MatrixRow, ...]:
         """Gates of both edges, then baselines and controls of both, then rows: none runs beside a failed control."""
         found: list[MatrixRow] = []
@@ -148,22 +143,23 @@ class _Matrix:
     def _check_controls(self) -> None:
         """A selection of rows may leave controls out; what the backend claims is held all the same."""
         for arm in self.frozen.phases:
-            if self._held("L0") and self._measured(arm).unequal:
+            if self._claimed("L0") and self._measured(arm).unequal:
                 self.failed = f"the replay of {arm} is not what the worker computed"
-            elif self._held("LC0") and self._moves(arm)["unequal"]:
+            elif self._claimed("LC0") and self._moves(arm)["unequal"]:
                 self.failed = f"{self.backend.backend_id} depends on the batch in {arm}"
 
-    def _held(self, row: str) -> bool:
-        return self.reference or CLAIMS[row] in self.backend.properties
+    def _claimed(self, row: str) -> bool:
+        """Whether the backend declares what a control asks for; of another one the control is a measurement."""
+        return CLAIMS[row] in self.backend.properties
 
     def _control(self, item: MatrixRowDefinition, arm: str, edge: str) -> MatrixRow:
         base = self._measured(arm)
         metrics = base.replay if item.row == "L0" else self._moves(arm)
         zero, status, reason = not metrics["unequal"], Status.PASS.value, ""
         if not zero:
-            word = f"declares {CLAIMS[item.row]}" if self._held(item.row) else "is measured here"
+            word = f"declares {CLAIMS[item.row]}" if self._claimed(item.row) else "is measured here"
             reason = f"{self.backend.backend_id} {word}, and is not bitwise equal in {arm}"
-        if not zero and self._held(item.row):
+        if not zero and self._claimed(item.row):
             status = Status.CONTROL_FAILED.value
             self.failed = f"{item.row} of {arm} is not bitwise zero"
         away = metrics.get("reference_max_abs", 0.0)
